@@ -1,1 +1,1 @@
-"""Tensors to numbers: one attention layer, who sees whom, the engines, and the statistics."""
+"""Computations on tensors: the attention of a layer, its visibility, the engines, and the statistics."""

@@ -280,7 +280,7 @@ def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor,
 KEYS_PER_RANK = 64
 """Keys per rank below which torch.topk partitions each row, which is slower than repeated maxima."""
 ROUNDINGS = 16
-"""Spacings of floating point up to which two scores count as equal but for rounding."""
+"""Largest difference of two scores that counts as rounding, in spacings of floating point."""
 
 
 def top_keys(

@@ -174,8 +174,8 @@ class Visibility:
         """The same for the last queries, sliced like a mask (text, head, query, key): in some layers Gemma 4
         uses only a prompt's last query. Raises NotImplementedError for other slices.
         """
-        first, *rest = index[2].indices(self.num_queries)
-        if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:
+        first, *bounds = index[2].indices(self.num_queries)
+        if (*index[:2], *index[3:]) != (slice(None),) * 3 or bounds != [self.num_queries, 1]:
             raise NotImplementedError(f"the slice {index} of a mask")
         if first == 0:
             return self
@@ -188,12 +188,12 @@ class Visibility:
             offset=self.shift + first,
         )
 
-    def of_texts(self, texts: slice) -> "Visibility":
+    def for_texts(self, texts: slice) -> "Visibility":
         """The same for some of the texts."""
-        has_own_mask = self.key_mask is not None and len(self.key_mask) > 1
-        if not has_own_mask and self.rule is None:
+        has_text_masks = self.key_mask is not None and len(self.key_mask) > 1
+        if not has_text_masks and self.rule is None:
             return self
-        mask = self.key_mask[texts] if has_own_mask and self.key_mask is not None else self.key_mask
+        mask = self.key_mask[texts] if has_text_masks and self.key_mask is not None else self.key_mask
         return replace(
             self, key_mask=mask, rule=None if self.rule is None else _RuleOfTexts(self.rule, texts)
         )
@@ -525,12 +525,12 @@ class Computed:
         assert self.visible is not None
         return self.visible > 0
 
-    def of_heads(self, heads: slice) -> "Computed":
+    def for_heads(self, heads: slice) -> "Computed":
         """The results of some heads, without results that cover all heads."""
 
         def part(value: Any) -> Any:
             if isinstance(value, Computed):
-                return value.of_heads(heads)
+                return value.for_heads(heads)
             if isinstance(value, dict):
                 return {name: row[:, heads] for name, row in value.items()}
             return None if value is None else value[:, heads]

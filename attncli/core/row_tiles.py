@@ -201,7 +201,7 @@ def _compiled(
     library = tile_pass()
     assert library is not None
     library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(num_rows))
-    logsumexp, log_totals, sums, cross, distance, local, *rest_numbers = numbers.unbind()
+    logsumexp, log_totals, sums, cross, distance, local, *remaining = numbers.unbind()
     softmax = Softmax(
         log_totals,
         sums,
@@ -209,7 +209,7 @@ def _compiled(
         participation=participation,
         distance=distance,
         local=local,
-        rest=RestOfSoftmax(*rest_numbers),
+        rest=RestOfSoftmax(*remaining),
     )
     return weights, logsumexp, softmax
 
@@ -422,7 +422,7 @@ def _softmax_tile(
     layer: AttentionLayer, block: TilePlace, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
     """Scores and weights in separate buffers: one exponential per score."""
-    seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
+    seen = layer.visibility.for_texts(block.texts).seen_keys(block.queries, buffers)
     shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
     scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
     raw = _scaled_products(layer, block, seen.keys, scores, keep_raw=keep_raw)

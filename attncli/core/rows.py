@@ -407,8 +407,8 @@ class RestOfRows:
         self.least = torch.finfo(source.like.dtype).tiny * 2**SPARE_BITS
 
     def add(self, tile: Tile) -> Callable[[], None]:
-        rest = self._without_first(tile)
-        added = [add for part in self.parts if (add := part.add(rest)) is not None]
+        remaining = self._without_first(tile)
+        added = [add for part in self.parts if (add := part.add(remaining)) is not None]
 
         def add_all() -> None:
             for add in added:
@@ -452,16 +452,16 @@ class RestOfRows:
             return tile.seen[..., 0].unsqueeze(1).to(torch.int64)
         shared = tile.rows.shared
         if "sees_first" not in shared:
-            visibility = self.source.visibility.of_texts(tile.block.texts)
+            visibility = self.source.visibility.for_texts(tile.block.texts)
             queries = tile.rows.queries - visibility.shift
             shared["sees_first"] = visibility.block(queries, torch.zeros_like(queries[:1])).mT.to(torch.int64)
         sees_first: Tensor = shared["sees_first"]
         return sees_first
 
     def result(self) -> dict[str, Any]:
-        rest = Computed(**{name: value for part in self.parts for name, value in part.result().items()})
+        remaining = Computed(**{name: value for part in self.parts for name, value in part.result().items()})
         nothing_left = self.nothing_left if bool(self.nothing_left.any()) else None
-        return {"rest": replace(rest, nothing_left=nothing_left)}
+        return {"rest": replace(remaining, nothing_left=nothing_left)}
 
 
 LEAST_FOR_JOBS = 2**24

@@ -52,11 +52,11 @@ class Interval:
 class HeadMask:
     """The masks of one head. Query i stands at position i, with causal at i + num_keys - num_queries.
 
-    `kept` lists the keys that the padding mask leaves, in order. A query at position t sees key j if j <= t
-    (with causal) and |t - j| < window.
+    `unmasked` lists the keys that the padding mask leaves, in order. A query at position t sees key j if j <=
+    t (with causal) and |t - j| < window.
     """
 
-    kept: Int[Tensor, " kept"]
+    unmasked: Int[Tensor, " kept"]
     num_keys: int
     num_queries: int
     causal: bool
@@ -65,17 +65,17 @@ class HeadMask:
     def positions(self, rows: slice) -> Int[Tensor, " query"]:
         """Positions of the queries among the keys: negative with causal if there are fewer keys."""
         shift = self.num_keys - self.num_queries if self.causal else 0
-        return torch.arange(rows.start + shift, rows.stop + shift, device=self.kept.device)
+        return torch.arange(rows.start + shift, rows.stop + shift, device=self.unmasked.device)
 
     def interval(self, rows: slice) -> Interval:
         """The interval of unmasked keys that each of these queries sees."""
         position = self.positions(rows)
-        first, stop = torch.zeros_like(position), torch.full_like(position, len(self.kept))
+        first, stop = torch.zeros_like(position), torch.full_like(position, len(self.unmasked))
         if self.window is not None:
-            first = torch.searchsorted(self.kept, position - self.window, right=True)
-            stop = torch.searchsorted(self.kept, position + self.window)
+            first = torch.searchsorted(self.unmasked, position - self.window, right=True)
+            stop = torch.searchsorted(self.unmasked, position + self.window)
         if self.causal:
-            stop = torch.searchsorted(self.kept, position, right=True)
+            stop = torch.searchsorted(self.unmasked, position, right=True)
         return Interval(first, stop)
 
 
@@ -182,7 +182,7 @@ class ScaledHead:
 
     def with_centred_keys(self) -> "ScaledHead":
         """The same head with `centred`, computed once for all blocks."""
-        key = self.take(self.key, slice(0, len(self.visibility.kept)))
+        key = self.take(self.key, slice(0, len(self.visibility.unmasked)))
         return replace(self, centred=key - self.mean_key if self.softcap is None else key)
 
     def block(self, rows: slice) -> QueryBlock:
@@ -214,8 +214,8 @@ class ScaledHead:
 
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
         """Rows of key or value for these unmasked keys, in the dtype of the computation."""
-        kept = self.visibility.kept
-        taken = rows[ranks if kept.shape[0] == self.visibility.num_keys else kept[ranks]]
+        unmasked = self.visibility.unmasked
+        taken = rows[ranks if unmasked.shape[0] == self.visibility.num_keys else unmasked[ranks]]
         return taken if taken.dtype == self.mean_key.dtype else taken.to(self.mean_key.dtype)
 
 
@@ -565,9 +565,9 @@ def score_tiles(
     head: ScaledHead, block: QueryBlock, sizes: TileSizes, scratch: Scratch
 ) -> Iterator[ScoreTile]:
     """The scores of the block with the keys that it sees, one tile at a time, each overwriting the last."""
-    kept, ends = head.visibility.kept, cache_ends(head.visibility.num_keys)
-    position = kept.to(head.mean_key.dtype)
-    size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(kept))
+    unmasked, ends = head.visibility.unmasked, cache_ends(head.visibility.num_keys)
+    position = unmasked.to(head.mean_key.dtype)
+    size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(unmasked))
     with scratch.lent(size) as (score_buffer, buffer):
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)

@@ -48,7 +48,7 @@ class ColumnSums:
 
 def no_column_sums(head: ScaledHead, grid: PooledGrid, like: Tensor) -> ColumnSums:
     """The sums before any row."""
-    received = like.new_zeros(len(head.visibility.kept), dtype=torch.float64)
+    received = like.new_zeros(len(head.visibility.unmasked), dtype=torch.float64)
     return ColumnSums(received, like.new_zeros(grid.counts, dtype=torch.float64), like.new_zeros(grid.counts))
 
 
@@ -65,7 +65,7 @@ def sum_columns(
     """Add the weights 2^(score - reference) * inverse of blocks of queries, by strips of pooled rows."""
     add_columns = tile_pass_for(reference).add_columns
     height, width = grid.steps
-    key_blocks = head.visibility.kept.div(width, rounding_mode="floor")
+    key_blocks = head.visibility.unmasked.div(width, rounding_mode="floor")
     for block in blocks:
         rows = block.rows
         for tile in score_tiles(head, block, sizes, scratch):
@@ -91,7 +91,7 @@ def column_statistics(
         [getattr(part, name) for part in parts] for name in ("received", "mass", "largest")
     )
     whole = received[0].new_zeros(num_keys)
-    whole[head.visibility.kept] = torch.stack(received).sum(0)
+    whole[head.visibility.unmasked] = torch.stack(received).sum(0)
     together = torch.stack(mass).sum(0)
     return {
         "received_mass": whole,
@@ -217,7 +217,7 @@ def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[s
         for name, numbers in rows.items():
             unseen = is_blind.view(-1, *[1] * (numbers.ndim - 1))
             rows[name] = numbers.masked_fill(unseen, torch.nan)
-    top_keys = head.visibility.kept[sums.top_ranks[:, :-1].masked_fill(beyond, 0)].masked_fill(beyond, -1)
+    top_keys = head.visibility.unmasked[sums.top_ranks[:, :-1].masked_fill(beyond, 0)].masked_fill(beyond, -1)
     sums.output.mul_((share / total).nan_to_num(0.0)[:, None])
     inverse = torch.exp2(sums.reference - logsumexp).masked_fill(is_blind, 0.0)
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
@@ -266,9 +266,9 @@ class FinishArguments(ctypes.Structure):
 
 def fill_compiled(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
     """Like `fill_by_torch`, into rows of nulls and, for the output, sums."""
-    kept, interval = head.visibility.kept, block.interval
+    unmasked, interval = head.visibility.unmasked, block.interval
     tensors = (
-        *(kept, interval.first, interval.stop),
+        *(unmasked, interval.first, interval.stop),
         *(getattr(block, name) for name in BLOCK_FIELDS),
         *(getattr(sums, name) for name in SUM_FIELDS),
         *(into[name] for name in FINISHED),
@@ -319,19 +319,19 @@ def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
     bits = abs(scale) * LOG2_E * layer.longest_query
     everything = torch.arange(num_keys, device=layer.key.device)
     for text, head in product(range(num_texts), range(num_heads)):
-        kept = everything
+        unmasked = everything
         if visibility.key_mask is not None:
             mask = visibility.key_mask
-            kept = mask[text if len(mask) > 1 else 0].nonzero()[:, 0]
+            unmasked = mask[text if len(mask) > 1 else 0].nonzero()[:, 0]
         rows = layer.key[text, head // layer.group]
-        seen = rows if len(kept) == num_keys else rows[kept]
+        seen = rows if len(unmasked) == num_keys else rows[unmasked]
         mean_key = seen.mean(0, dtype=dtype)
         bound = bits * (layer.longest_key + float(mean_key.norm()))
         yield ScaledHead(
             query=layer.query[text, head],
             key=rows,
             value=layer.value[text, head // layer.group],
-            visibility=HeadMask(kept, num_keys, num_queries, visibility.causal, visibility.window),
+            visibility=HeadMask(unmasked, num_keys, num_queries, visibility.causal, visibility.window),
             mean_key=mean_key,
             scale=scale,
             softcap=softcap,
@@ -483,7 +483,7 @@ def stream(
             some = [
                 HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in accumulators.items()})
                 for index in range(group.start, group.stop)
-                if len(heads[index].visibility.kept)
+                if len(heads[index].visibility.unmasked)
             ]
             share = (group.stop - group.start) / len(heads) / num_stages
             run((head.rows() for head in some), share)
@@ -552,11 +552,11 @@ def attend(
     tensors = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
     visible = tensors["visible"][:, 0]
     tensors["sums"] = tensors["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
-    rest, rows = Computed(), tensors
+    second_results, rows = Computed(), tensors
     if shares < 1:
         last = None if progress is None else lambda done: progress(0.5 + done / 2)
-        rest = attend_by_rows(layer, second, last)
-        rows = tensors | rest.rows
+        second_results = attend_by_rows(layer, second, last)
+        rows = tensors | second_results.rows
     wanted_fields = {
         "sums": True,
         "logsumexp": True,
@@ -571,5 +571,9 @@ def attend(
     moments = head_moments(*tensors["moments"].unbind(dim=-1)) if wanted.score_moments else None
     fields: dict[str, Any] = {name: tensors[name] for name, is_wanted in wanted_fields.items() if is_wanted}
     return replace(
-        rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **fields
+        second_results,
+        rows={name: rows[name] for name in wanted.rows},
+        visible=visible,
+        moments=moments,
+        **fields,
     )

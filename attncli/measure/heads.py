@@ -277,7 +277,7 @@ class Survey:
             together = attend(side_by_side(attentions), wanted[0])
             size = attentions[0].shape[1]
             heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
-            computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
+            computed = [together] if len(layers) == 1 else [together.for_heads(some) for some in heads]
         for layer, attention, summary in zip(layers, attentions, computed, strict=True):
             self._keep(layer, attention, summary, norms)
             for looks in self.looks:

@@ -100,7 +100,7 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
         return attention.weights[text][:, [*queries]]
     places = torch.tensor([*queries], device=attention.query.device)
     this = slice(text, text + 1)
-    seen = attention.visibility.of_texts(this)
+    seen = attention.visibility.for_texts(this)
     rules = attention.rules
     if rules.bias is not None:
         bias = rules.bias[this] if len(rules.bias) > 1 else rules.bias

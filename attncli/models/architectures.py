@@ -102,7 +102,7 @@ class LanguageHead(NamedTuple):
     auto_class: Any
     class_names: Mapping[str, str | tuple[str, ...]]
     predicts: Predicts
-    of_two_stacks: bool | None = False
+    two_stacks: bool | None = False
     """True if it has an encoder and a decoder; None if both forms exist."""
 
     def has(self, kind: str, names: set[str]) -> bool:
@@ -113,15 +113,15 @@ class LanguageHead(NamedTuple):
 
 LANGUAGE_HEADS = (
     LanguageHead(
-        AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, "next", of_two_stacks=True
+        AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, "next", two_stacks=True
     ),
     LanguageHead(AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES, "masked"),
     LanguageHead(AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "next"),
     LanguageHead(
-        AutoModelForImageTextToText, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "next", of_two_stacks=None
+        AutoModelForImageTextToText, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "next", two_stacks=None
     ),
     LanguageHead(
-        AutoModelForSpeechSeq2Seq, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, "next", of_two_stacks=True
+        AutoModelForSpeechSeq2Seq, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, "next", two_stacks=True
     ),
 )
 """Models with both heads (BERT) are read as masked language models."""
@@ -133,7 +133,7 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     The saved class decides; a model saved without a head may have one that is tied to its embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
-    heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks in (None, bool(config.is_encoder_decoder))]
+    heads = [head for head in LANGUAGE_HEADS if head.two_stacks in (None, bool(config.is_encoder_decoder))]
     candidates = [head for head in heads if kind in head.class_names]
     exact = [head for head in candidates if head.has(kind, saved)]
     return next((head.auto_class for head in (*exact, *candidates)), None)

@@ -73,7 +73,7 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
         raise UserError(f"{name}: {binary_kind(content) or wrong}") from None
 
 
-MOST_NAMED = 20
+MOST_LISTED = 20
 # safetensors: a dtype is stored little-endian; bfloat16 as the upper half of a float32.
 SAFETENSORS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
@@ -109,7 +109,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 def listed_names(names: Collection[str]) -> str:
     """The first names, separated by commas."""
-    return ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    return ", ".join(list(names)[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "")
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:

@@ -183,7 +183,7 @@ class EncoderOutput:
     place: int = 0
     pooling: Pooling = MEAN
     toward: Float[Tensor, " embed"] | None = None
-    is_of_itself: bool = False
+    compares_itself: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -202,7 +202,7 @@ class EncoderOutput:
         vectors = self.pooling.text_vectors(outputs)
         length: Tensor = vectors.norm(dim=-1)
         cosines: Tensor = vectors @ self.toward
-        return cosines / (length.detach() if keeps_lengths or self.is_of_itself else length)
+        return cosines / (length.detach() if keeps_lengths or self.compares_itself else length)
 
     def measured(self, outputs: ModelOutput) -> Float[Tensor, " text"]:
         """The score that compares texts with fewer sources: log-probability, single logit, or cosine."""
@@ -276,12 +276,12 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
         model,
         pooling=pooling,
         toward=vector / vector.norm(),
-        is_of_itself=second_text is None,
+        compares_itself=second_text is None,
         notes=notes,
     )
 
 
-MOST_NAMED = 12
+MOST_LISTED = 12
 """Most classes listed in an error."""
 
 
@@ -301,10 +301,10 @@ def class_to_explain(
     parts = {part.strip(): number for name, number in reversed(whole.items()) for part in name.split(",")}
     numbers = {str(number): number for number in range(len(names))} | parts | whole
     if wanted not in numbers:
-        some = ", ".join(names[:MOST_NAMED])
+        some = ", ".join(names[:MOST_LISTED])
         choices = (
             f"one of {some}"
-            if len(names) <= MOST_NAMED
+            if len(names) <= MOST_LISTED
             else f"one of {len(names)} classes, such as {names[0]}"
         )
         raise UserError(f"answer: must be {choices} (got {answer.strip()}){nearest(wanted, parts)}")

@@ -68,23 +68,23 @@ class RunningLayer:
 
     def apply(self, change: "LayerChange") -> None:
         """Replace a part, and discard results computed from the old one."""
-        part, heads, given = change.part, change.heads, change.change(self)
+        part, heads, new = change.part, change.heads, change.change(self)
         if part == "query":
-            self._attend(replace(self.attention, query=self._with_heads(part, heads, given)))
+            self._attend(replace(self.attention, query=self._with_heads(part, heads, new)))
         elif part == "key":
-            self._attend(replace(self.attention, key=self._with_heads(part, heads, given)))
+            self._attend(replace(self.attention, key=self._with_heads(part, heads, new)))
         elif part == "value":
-            self._attend(replace(self.attention, value=self._with_heads(part, heads, given)))
+            self._attend(replace(self.attention, value=self._with_heads(part, heads, new)))
         elif part == "pattern":
             _, value = self.attention.expanded()
             value = value if heads is None else value[:, heads]
-            read = given.to(value) @ value
+            read = new.to(value) @ value
             self.output = self._with_heads("output", heads, read)
-            self.weights = self._with_heads(part, heads, given)
+            self.weights = self._with_heads(part, heads, new)
         elif part == "output":
-            self.output = self._with_heads(part, heads, given)
+            self.output = self._with_heads(part, heads, new)
         else:
-            self.gated = self._with_heads(part, heads, given)
+            self.gated = self._with_heads(part, heads, new)
 
     def _attend(self, attention: AttentionLayer) -> None:
         self.attention = attention
@@ -112,14 +112,14 @@ class LayerChange(NamedTuple):
 
 @dataclass
 class Patches:
-    """Replacements in the heads of a model with these modules: `of_layer` returns the changes of a layer.
+    """Replacements in the heads of a model with these modules; `layer_changes` returns a layer's changes.
 
     `replaced` has the changed parts of each named head if the changes are a caller's; `key` is the setting
     with the names.
     """
 
     modules: frozenset[nn.Module]
-    of_layer: Callable[[RunningLayer], Sequence[LayerChange]]
+    layer_changes: Callable[[RunningLayer], Sequence[LayerChange]]
     replaced: Mapping[str, Collection[HeadPart]] = field(default_factory=dict)
     key: str = "heads"
 
@@ -270,7 +270,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
     changes: dict[HeadPart, list[LayerChange]] = {}
     for patches in _patches:
         if module in patches.modules:
-            for change in patches.of_layer(layer):
+            for change in patches.layer_changes(layer):
                 changes.setdefault(change.part, []).append(change)
     if not changes:
         return None
@@ -411,11 +411,11 @@ class NamedChanges:
     changes: Mapping[str, Changes]
     met: set[tuple[str, int]] = field(default_factory=set)
 
-    def of_layer(self, layer: RunningLayer) -> list[LayerChange]:
+    def layer_changes(self, layer: RunningLayer) -> list[LayerChange]:
         """The changes of a layer's heads. Raises UserError for a head that the layer lacks."""
         self.met.add((layer.stack, layer.layer))
         num_heads = layer.attention.num_heads
-        of_parts: dict[HeadPart, dict[int, PartChange]] = {}
+        part_changes: dict[HeadPart, dict[int, PartChange]] = {}
         for name, changes in self.changes.items():
             place = named_head(name)
             if (place.stack or "self", place.layer) != (layer.stack, layer.layer):
@@ -423,21 +423,23 @@ class NamedChanges:
             if place.head >= num_heads:
                 raise UserError(f"heads: layer {layer.layer} has {num_heads} heads (got {name})")
             for part, change in changes.items():
-                of_parts.setdefault(part, {})[place.head] = change
+                part_changes.setdefault(part, {})[place.head] = change
         return [
-            LayerChange(part, partial(_given_by_heads, part, of_heads), [*of_heads])
-            for part, of_heads in of_parts.items()
+            LayerChange(part, partial(_replaced_part, part, head_changes), [*head_changes])
+            for part, head_changes in part_changes.items()
         ]
 
     def patches(self, *models: nn.Module) -> Patches:
         """Patches of a model, whichever of these modules runs it."""
         modules = frozenset(module for model in models for module in model.modules())
-        return Patches(modules, self.of_layer, {name: [*changes] for name, changes in self.changes.items()})
+        return Patches(
+            modules, self.layer_changes, {name: [*changes] for name, changes in self.changes.items()}
+        )
 
 
-def _given_by_heads(part: HeadPart, changes: Mapping[int, PartChange], layer: RunningLayer) -> Tensor:
+def _replaced_part(part: HeadPart, changes: Mapping[int, PartChange], layer: RunningLayer) -> Tensor:
     """A part of some heads from their changes, stacked. Raises UserError for another shape."""
-    attention, of_heads = layer.attention, list[Tensor]()
+    attention, replacements = layer.attention, list[Tensor]()
     num_texts, _, num_queries, num_keys = attention.shape
     shapes: dict[HeadPart, tuple[int, ...]] = {
         "query": attention.query.shape[2:],
@@ -448,16 +450,22 @@ def _given_by_heads(part: HeadPart, changes: Mapping[int, PartChange], layer: Ru
     wanted = num_texts, *shapes.get(part, (num_queries, attention.value.shape[-1]))
     for head, change in changes.items():
         patched = PatchedHead(layer.stack, layer.layer, head, layer)
-        given = change(patched)
-        if not isinstance(given, Tensor) or given.shape != wanted:
-            got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        replacement = change(patched)
+        if not isinstance(replacement, Tensor) or replacement.shape != wanted:
+            got = tuple(replacement.shape) if isinstance(replacement, Tensor) else type(replacement).__name__
             raise UserError(
                 f"change: {part} of {patched.name} must be a tensor of shape {wanted} (got {got})"
             )
-        if given.layout != torch.strided or given.is_meta or given.is_complex():
-            kind = given.dtype if given.is_complex() else "meta" if given.is_meta else given.layout
+        if replacement.layout != torch.strided or replacement.is_meta or replacement.is_complex():
+            kind = (
+                replacement.dtype
+                if replacement.is_complex()
+                else "meta"
+                if replacement.is_meta
+                else replacement.layout
+            )
             raise UserError(
                 f"change: {part} of {patched.name} must be a dense tensor of real numbers (got {kind})"
             )
-        of_heads.append(given)
-    return torch.stack([given.to(of_heads[0]) for given in of_heads], dim=1)
+        replacements.append(replacement)
+    return torch.stack([replacement.to(replacements[0]) for replacement in replacements], dim=1)

@@ -151,10 +151,10 @@ def _padding_id(pretrained: Pretrained) -> int | None:
     roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
     owner: Any = pretrained.own_tokenizer or pretrained.model.config
     pad = getattr(owner, "pad_token_id", None)
-    other_ids = {
+    role_ids = {
         getattr(each, f"{role}_token_id", None) for role in roles for each in (owner, pretrained.model.config)
     }
-    return None if pad in other_ids else pad
+    return None if pad in role_ids else pad
 
 
 def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:

@@ -216,7 +216,7 @@ def heads_removed(
         yield
         return
     heads = _HeadsByName(names, pretrained, key)
-    patches = Patches(frozenset(pretrained.model.modules()), heads.of_layer, key=key)
+    patches = Patches(frozenset(pretrained.model.modules()), heads.layer_changes, key=key)
     with ExitStack() as hooks:
         heads.remove_linear(pretrained, hooks)
         hooks.enter_context(patches_open(patches, beneath=True))
@@ -258,7 +258,7 @@ class _HeadsByName:
                 places = [(0, head, None) for head in removed.values()]
                 hooks.enter_context(layer.changed(1, partial(replaced_heads, places, None)))
 
-    def of_layer(self, layer: RunningLayer) -> Sequence[LayerChange]:
+    def layer_changes(self, layer: RunningLayer) -> Sequence[LayerChange]:
         """The changes that remove a layer's heads. Raises UserError for a head missing in the layer."""
         num_heads = layer.attention.num_heads
         self.num_heads.setdefault(layer.stack, {})[layer.layer] = num_heads

@@ -226,7 +226,7 @@ class RemovalRuns:
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
 
-        def of_layer(layer: RunningLayer) -> Sequence[LayerChange]:
+        def layer_changes(layer: RunningLayer) -> Sequence[LayerChange]:
             call = self._calls[layer.stack, layer.layer]
             whole = partial(self._whole, call=call)
             changes = removal.of_call(call, removed, whole)
@@ -243,7 +243,7 @@ class RemovalRuns:
             if isinstance(removal, Removal):
                 for call, heads in enumerate(self.linear, start=self.num_softmax):
                     removal.apply_to_linear(heads, call, removed, hooks)
-            hooks.enter_context(patches_open(Patches(self._modules, of_layer), beneath=True))
+            hooks.enter_context(patches_open(Patches(self._modules, layer_changes), beneath=True))
             return self._run(inputs, _nothing_more, most_places)
 
     def output_on(

@@ -168,9 +168,9 @@ class Replay:
         with model_errors(kind, "read an answer"), handing_over(self.model, consume, numbering):
             output = self.model(**rows, past_key_values=cache, use_cache=True, **options)
         logits = output.logits[0] if self._keeps_logits else output.logits[0, chosen - before]
-        return (
-            (lambda columns: logits[torch.searchsorted(chosen, columns)]) if attention.is_supported else None
-        )
+        if not attention.is_supported:
+            return None
+        return lambda columns: logits[torch.searchsorted(chosen, columns)]
 
     def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
         """Input of a decoder that chooses the answer: everything but the answer's last token."""

@@ -23,7 +23,7 @@ from attncli.system.files import (
     JSON_SUFFIXES,
     MEBIBYTE,
     PIPE_BYTES,
-    line_of,
+    next_line,
     open_file,
     stdin_bytes,
     too_large,
@@ -93,7 +93,7 @@ class LineFile:
         """Every line with its number. Raises UserError for endless lines, as in a file without newlines."""
         for number in count(1):
             try:
-                line = line_of(file)
+                line = next_line(file)
             except OSError as error:
                 raise UserError(f"{self.label}:{number}: cannot be read: {error.strerror}") from None
             if not line:

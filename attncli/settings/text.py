@@ -13,7 +13,7 @@ from attncli.index import readings
 from attncli.records.arguments import NonBlankText
 from attncli.records.token_ids import IDS, TokenIds
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
-from attncli.system.files import JSON_SUFFIXES, MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
+from attncli.system.files import JSON_SUFFIXES, MEBIBYTE, TEXT_BYTES, next_line, open_file, read_whole
 from attncli.system.plain_text import binary_kind, parsed_json
 
 if TYPE_CHECKING:  # not imported for help and usage errors
@@ -87,7 +87,7 @@ def vector_file_dim(path: Path) -> int:
         raise ValueError(f"must be a word-vector file (got {path})")
     try:
         with open_file(path) as file:
-            sample = b"".join(line_of(file, MEBIBYTE) for _ in range(SAMPLED_LINES))
+            sample = b"".join(next_line(file, MEBIBYTE) for _ in range(SAMPLED_LINES))
             lines = sample.decode("utf-8-sig").split("\n")
             fields = [line.rstrip().split(" ") for line in lines if line.strip()]
     except UnicodeDecodeError as error:
@@ -294,7 +294,7 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield the lines of a vector file. Raises UserError for a line that is too long."""
     number = 1
     try:
-        while line := line_of(file, MEBIBYTE):
+        while line := next_line(file, MEBIBYTE):
             yield line
             number += 1
     except OSError as error:

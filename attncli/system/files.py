@@ -145,7 +145,7 @@ def most_unpacked(size: int) -> int:
     return max(FREELY_UNPACKED, MOST_UNPACKED * size)
 
 
-def line_of(file: IO[bytes], most: int = LINE_BYTES) -> bytes:
+def next_line(file: IO[bytes], most: int = LINE_BYTES) -> bytes:
     """The next line, empty at the end. Raises OSError for one of more than `most` bytes."""
     line = file.readline(most + 1)
     if len(line) > most:

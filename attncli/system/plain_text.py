@@ -33,11 +33,13 @@ VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
 
 
 @cache
-def _bytes_of_characters() -> dict[str, int]:
+def _character_bytes() -> dict[str, int]:
     """GPT-2's alphabet: a printable character for each byte; bytes without one use U+0100 and following."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + i): byte for i, byte in enumerate(unprintable)
+    }
 
 
 def readable_token(token: str, spelling: str | None) -> str:
@@ -50,7 +52,7 @@ def readable_token(token: str, spelling: str | None) -> str:
         return token.replace("▁", "·").replace("<0x0A>", "↵")
     if spelling != "byte-level":
         return token
-    characters = _bytes_of_characters()
+    characters = _character_bytes()
     if not all(character in characters for character in token):
         return token.replace("Ġ", "·").replace("Ċ", "↵")
     return _decoded(bytes(characters[character] for character in token)).translate(VISIBLE)
@@ -68,18 +70,18 @@ def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
     pieces = [(place, match) for place, label in enumerate(labels) for match in BYTE.finditer(label)]
     start = 0
     while spelling is not None and start < len(pieces):
-        run = _character_of(pieces[start:])
+        run = _first_character(pieces[start:])
         places = list(dict.fromkeys(place for place, _ in pieces[start : start + len(run)]))
         if len(places) > 1:
             character = bytes(run).decode()
             for part, place in enumerate(places, start=1):
-                own = "".join(match[0] for at, match in pieces[start : start + len(run)] if at == place)
-                labels[place] = labels[place].replace(own, f"{character}({part}/{len(places)})", 1)
+                written = "".join(match[0] for at, match in pieces[start : start + len(run)] if at == place)
+                labels[place] = labels[place].replace(written, f"{character}({part}/{len(places)})", 1)
         start += len(run) or 1
     return labels
 
 
-def _character_of(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
+def _first_character(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
     """The first bytes of these that form one character, next to each other; empty without one."""
     raw: list[int] = []
     for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):

@@ -32,5 +32,5 @@ def is_command_line() -> bool:
     """True if this process was started as `attn` or `python -m attncli`."""
     if sys.argv[:1] != ["-m"]:
         return bool(sys.argv) and sys.argv[0].rpartition("/")[2] == "attn"
-    given = sys.orig_argv
-    return "-m" in given and given[given.index("-m") + 1 :][:1] == ["attncli"]
+    arguments = sys.orig_argv
+    return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] == ["attncli"]

@@ -1,4 +1,4 @@
-"""The oracle: every figure of `AttentionStatistics` from the whole weight matrix, in float64, naively."""
+"""The oracle: every statistic of `AttentionStatistics` from the whole weight matrix, in float64, naively."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 def visible_entries(
     num_queries: int, num_keys: int, *, causal: bool, window: int | None, key_mask: Tensor | None
 ) -> Tensor:
-    """Entry by entry, straight from the words of the docstring."""
+    """The visible entries, one by one, as the docstring defines them."""
     seen = torch.zeros(num_queries, num_keys, dtype=torch.bool)
     for i in range(num_queries):
         position = i + (num_keys - num_queries if causal else 0)
@@ -24,7 +24,7 @@ def visible_entries(
 
 
 def near_ends(position: Tensor, num_keys: int) -> Tensor:
-    """The first keys and the nearest, of short texts fewer."""
+    """The first keys and the nearest keys, fewer of them for short texts."""
     keys = torch.arange(num_keys)
     first, nearest = min(4, math.ceil(num_keys / 128)), min(64, math.ceil(num_keys / 8))
     return (keys < first) | ((position[:, None] - keys).abs() < nearest)

@@ -1,4 +1,4 @@
-"""Everything that is computed of a layer, one row of one head at a time, in float64."""
+"""Every result for a layer, one row of one head at a time, in float64."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ AROUND = ((0, 1), (1, 0), (1, 1))
 
 
 def sees(visibility: Visibility, text: int, i: int, j: int) -> bool:
-    """Entry by entry, straight from the words of the docstring."""
+    """The visible entries, one by one, as the docstring defines them."""
     position = i + (visibility.num_keys - visibility.num_queries if visibility.causal else 0)
     agreed = [not visibility.causal or j <= position]
     if visibility.window is not None:
@@ -75,7 +75,7 @@ def row_statistics(p: np.ndarray, scores: np.ndarray, position: int, visible: in
 
 
 def naive(layer: AttentionLayer, wanted: Wanted) -> dict[str, Any]:
-    """By the names of `Computed`; moments and row statistics by their own names."""
+    """Results by the names of `Computed`; moments and row statistics by their own names."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     rows = (num_texts, num_heads, num_queries)
     raw, scores, weights = (np.full((*rows, num_keys), fill) for fill in (-np.inf, -np.inf, 0.0))

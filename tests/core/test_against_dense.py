@@ -1,4 +1,4 @@
-"""Every figure against the whole matrix in float64: any shape, any option, any tile, any thread count."""
+"""Every statistic against the whole matrix in float64: any shape, option, tile size and number of threads."""
 
 import math
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def assert_agrees(found: AttentionStatistics, dense: dict[str, Any], dtype: torc
 
 
 def assert_names_the_top(top_keys: Tensor, dense: dict[str, Any], relative: float) -> None:
-    """The keys named have the largest weights, up to ties within the tolerance, and none comes twice."""
+    """The listed keys have the largest weights, up to ties within the tolerance, and none is repeated."""
     assert torch.equal(top_keys < 0, dense["top_keys"] < 0)
     found = dense["weights"].gather(-1, top_keys.clamp(min=0)).masked_fill(top_keys < 0, math.nan)
     torch.testing.assert_close(found, dense["top_weights"], rtol=2 * relative, atol=1e-37, equal_nan=True)
@@ -156,7 +156,7 @@ class Case:
     float64: bool
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Scores spread up to about `reach`."""
+        """Tensors with scores up to about `reach`."""
         generator = torch.Generator().manual_seed(self.seed)
         dtype = torch.float64 if self.float64 else torch.float32
         lead, kv_lead = ((), ()) if self.heads is None else ((2, self.heads[0]), (2, self.heads[1]))

@@ -1,4 +1,4 @@
-"""What a call promises besides numbers: errors, progress, threads, interruption, state, repeatability."""
+"""Properties of a call besides its numbers: errors, progress, threads, interrupts, state, repeatability."""
 
 import gc
 import pickle
@@ -72,7 +72,7 @@ def test_progress_rises_to_one_in_the_calling_thread(num_threads: int, num_token
 
 
 def threads_of_a_new_thread() -> int:
-    """What torch gives a thread that begins now."""
+    """Number of threads that torch uses in a new thread."""
     found: list[int] = []
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     later.start()
@@ -82,7 +82,7 @@ def threads_of_a_new_thread() -> int:
 
 @pytest.mark.parametrize("num_tokens", [1100, 3000])
 def test_no_other_thread_loses_torch_threads_meanwhile(num_threads: int, num_tokens: int) -> None:
-    """A training that runs already, and one that begins: torch.set_num_threads would give it its number."""
+    """Other threads, running or new, keep their torch threads: torch.set_num_threads would change both."""
     found: set[int] = set()
     is_over = threading.Event()
 
@@ -102,14 +102,14 @@ def test_no_other_thread_loses_torch_threads_meanwhile(num_threads: int, num_tok
 
 
 def bytes_of_tensors() -> int:
-    """What the tensors that are there hold."""
+    """Bytes of all live tensors."""
     gc.collect()
     storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def test_a_long_call_leaves_one_small_buffer(num_threads: int) -> None:
-    """64 heads share a key head, so that whole rows of all of them make a tile: 77 MB."""
+    """64 heads share a key head, so that whole rows of all of them make a tile of 77 MB."""
     query, key = torch.randn(1, 64, 6, 4), torch.randn(1, 1, 100_000, 4)
     layer, before = checked_layer(query, key, key), bytes_of_tensors()
     for engine in (rows.attend, tiles.attend):
@@ -140,7 +140,7 @@ def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
 
 
 def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was added as well, by its name and as an attribute; and copies are whole."""
+    """All row statistics, one from a plugin included, by name and as attributes; copies are complete."""
     tensor = torch.randn(2, 7, 5)
     monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.core.formulas:sink_mass"))
     for found in (
@@ -160,7 +160,7 @@ T = torch.zeros
 def unchecked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None = None, **options: Any
 ) -> object:
-    """A call without the type checks that tests switch on: a user has none."""
+    """A call without the type checks that the tests turn on, as users call it."""
     settings = dict(causal=False, window=None, softcap=None, scale=None, top_k=0, keys=False, pooled=None)
     masks = options.pop("key_mask", None), options.pop("sink", None)
     return computed_statistics(query, key, value, *masks, **{**settings, **options}, engine=attend)
@@ -234,7 +234,7 @@ def test_key_heads_are_shared_by_groups_of_query_heads() -> None:
 
 @pytest.mark.parametrize("num_tokens", [50, 1100])
 def test_inference_mode_and_parameters_change_nothing(num_threads: int, num_tokens: int) -> None:
-    """Buffers are kept from call to call: one that was made in inference mode would spoil the next."""
+    """Buffers are kept between calls: one made in inference mode would break the next call."""
     generator = torch.Generator().manual_seed(1)
     query = torch.randn(2, num_tokens, 6, generator=generator)
     sink = torch.nn.Parameter(torch.randn(2, generator=generator))

@@ -1,4 +1,4 @@
-"""The pass in C against float64, against torch's, on threads, after a fork, and under the sanitizers."""
+"""The compiled pass against float64 and against torch's, with threads, after a fork, and under sanitizers."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ def build_hook() -> Any:
 
 
 def layer(seed: int, num_queries: int, num_keys: int, factor: float = 1.0, **masks: Any) -> AttentionLayer:
-    """Scores of about `factor`: one text, two heads."""
+    """A layer with scores of about `factor`: one text, two heads."""
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (
         torch.randn(1, 2, size, dim, generator=generator)
@@ -114,7 +114,7 @@ def test_any_shape_and_mask_is_that_of_float64(
 
 @pytest.mark.parametrize("sizes", [TileSizes(7, 16), TileSizes(64, 128)], ids=str)
 def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
-    """Whole numbers, so that float32 holds the scores exactly."""
+    """Whole numbers, so that float32 represents the scores exactly."""
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randint(-50, 51, (1, 2, 90, 4), generator=generator).float() for _ in range(2))
     made = checked_layer(query, key, torch.randn(1, 2, 90, 3, generator=generator), scale=1.0, causal=True)
@@ -137,7 +137,7 @@ def test_torch_gives_the_same(torch_alone: None) -> None:
 
 @pytest.mark.parametrize("sink", [None, -3.0, 90.0])
 def test_whole_rows_are_those_of_torch(sink: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With rows that see no key, and a sink below and far above their scores."""
+    """With rows that see no key, and with a sink below and far above their scores."""
     hidden = torch.ones(1, 67, dtype=torch.bool)
     hidden[:, :9] = False
     rules = {} if sink is None else {"sink": torch.full((1, 2), sink)}
@@ -149,7 +149,7 @@ def test_whole_rows_are_those_of_torch(sink: float | None, monkeypatch: pytest.M
 
 
 def test_scores_that_overflow_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row whose scores are all -inf sees keys, and one with +inf has no weights."""
+    """A row whose scores are all -inf sees keys, and a row with +inf has no weights."""
     query = torch.tensor([[[[1e30], [-1e30], [1.0]]]])
     made = checked_layer(query, query.abs(), query, scale=1e20)
     found = rows.attend(made, WANTED)
@@ -215,7 +215,7 @@ for dtype in test_few_rows.HALVES:
 @pytest.mark.nightly
 @needs_compiler
 def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
-    """Addresses and undefined behaviour, over the tests above."""
+    """Address and undefined-behaviour sanitizers, over the tests above."""
     hook, libraries = build_hook(), []
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
     for source in (runtime.TILE_PASS, runtime.FEW_ROWS):

@@ -1,4 +1,4 @@
-"""Attention with gradients: its output is the reference's, its gradients those of finite differences."""
+"""Attention with gradients: output against the reference, gradients against finite differences."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def checked_layer(rules: ScoreRules) -> AttentionLayer:
 
 @pytest.mark.parametrize("rules", RULES)
 def test_the_output_is_that_of_the_definition(rules: str) -> None:
-    """The first query of the first text sees no key at all."""
+    """The first query of the first text sees no key."""
     layer = checked_layer(RULES[rules])
     expected = reference.attend(layer, Wanted(output=True)).output
     torch.testing.assert_close(differentiable.attend_with_gradients(layer), expected, atol=1e-12, rtol=0)

@@ -1,4 +1,4 @@
-"""The reference against rows written out, both engines against the reference, texts against each alone."""
+"""The reference against rows written out, both engines against the reference, texts against single texts."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kept(count: int, *spans: tuple[int, int]) -> Tensor:
-    """True where a text has keys: from and to, negative ones from the end."""
+    """True where a text has keys: from and to, negative ones counted from the end."""
     places = torch.arange(count)
     ends = [(first % (count + 1), stop % (count + 1)) for first, stop in spans]
     return torch.stack([(places >= first) & (places < stop) for first, stop in ends])
@@ -131,7 +131,7 @@ def made(case: str, num_queries: int, dtype: torch.dtype) -> AttentionLayer:
 
 
 def grid(num_tokens: int) -> Tensor:
-    """Places in rows of three, but for the first token, which lies nowhere."""
+    """Places in rows of three; the first token is outside the grid."""
     numbers = torch.arange(num_tokens) - 1
     places = torch.stack([numbers // 3, numbers % 3], dim=-1).double()
     places[0] = torch.nan
@@ -170,14 +170,14 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
 
 
 def seconds_of(num_tokens: int) -> torch.Tensor:
-    """When each token begins, in steps that single precision holds; the third is a word, without a time."""
+    """Start of each token, in steps that single precision represents; the third is a word without a time."""
     seconds = torch.arange(num_tokens, dtype=torch.float64) / 32
     seconds[2:3] = torch.nan
     return seconds
 
 
 def by_name(found: Computed) -> dict[str, Any]:
-    """Every number that there is, by its name."""
+    """Every number, by its name."""
     named = {**vars(found), **found.rows, **(vars(found.moments) if found.moments else {})}
     return {name: number for name, number in named.items() if isinstance(number, Tensor)}
 
@@ -214,7 +214,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], tolerance: floa
 
 
 def assert_names_the_top(top_keys: Tensor, expected: dict[str, Any], relative: float) -> None:
-    """The keys have the largest weights, up to ties within the tolerance, and none comes twice."""
+    """The keys have the largest weights, up to ties within the tolerance, and none is repeated."""
     weights, top_weights = (torch.as_tensor(expected[name]) for name in ("weights", "top_weights"))
     named = weights.gather(-1, top_keys.clamp(min=0)).masked_fill(top_keys < 0, torch.nan)
     torch.testing.assert_close(named, top_weights, rtol=2 * relative, atol=relative, equal_nan=True)
@@ -224,7 +224,7 @@ def assert_names_the_top(top_keys: Tensor, expected: dict[str, Any], relative: f
 
 @contextmanager
 def tiles_of_rows(size: int, most_rows: int, least_rows: int) -> Iterator[None]:
-    """The engine `rows` with tiles of another size."""
+    """The engine `rows` with another tile size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tile, "TILE", size)
         patch.setattr(tile, "MOST_ROWS", most_rows)
@@ -238,7 +238,7 @@ PRECISIONS = [(torch.float64, 1e-12), (torch.float32, 1e-5)]
 
 
 def types_of(found: dict[str, Tensor]) -> set[torch.dtype]:
-    """Of all that is computed, but for the moments and participation, which are always float64."""
+    """Dtypes of all results except the moments and participation, which are always float64."""
     return {
         number.dtype
         for name, number in found.items()
@@ -266,7 +266,7 @@ def test_the_reference_is_rows_written_out(case: str, num_queries: int) -> None:
 
 @cache
 def of_the_reference(case: str, dtype: torch.dtype) -> dict[str, Any]:
-    """The numbers of a layer with 15 queries, for every size of tiles."""
+    """The reference's numbers for a layer with 15 queries, for every tile size."""
     layer = made(case, 15, dtype)
     return by_name(reference.attend(layer, everything(layer)))
 
@@ -323,7 +323,7 @@ def test_ranks_beyond_the_keys_are_null(engine: Callable[..., Computed], top_k: 
 
 @pytest.mark.parametrize("case", ["full", "causal", "everything with a bias", "sink", "bias of keys"])
 def test_the_sizes_of_users(case: str) -> None:
-    """More rows than a tile takes."""
+    """More rows than a tile holds."""
     layer = made(case, 263, torch.float64)
     wanted = everything(layer)
     found, expected = by_name(rows.attend(layer, wanted)), by_name(reference.attend(layer, wanted))
@@ -345,7 +345,7 @@ def test_the_output_alone(case: str, num_queries: int, dtype: torch.dtype, toler
 
 
 def one_text(layer: AttentionLayer, text: int) -> AttentionLayer:
-    """A text of a batch as a layer of its own."""
+    """One text of a batch as a separate layer."""
 
     def own(part: Tensor | None) -> Tensor | None:
         return part if part is None or len(part) == 1 else part[text : text + 1]
@@ -422,7 +422,7 @@ def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) ->
     ids=str,
 )
 def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
-    """Those that need no scores; queries and keys of given weights stand at their places."""
+    """The statistics that need no scores; queries and keys of given weights are at their positions."""
     layer = made(case, 13, torch.float64)
     wanted = replace(
         everything(layer), rows=WEIGHT_STATISTICS, output=False, scores=False, score_moments=False
@@ -439,7 +439,7 @@ def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int
 
 @pytest.mark.parametrize("sizes", SIZES_OF_ROWS, ids=str)
 def test_given_weights_may_be_negative(sizes: tuple[int, int, int]) -> None:
-    """A hidden entry, which is 0, is above a negative weight and yet never among the largest."""
+    """A hidden entry, which is 0, exceeds a negative weight but is never among the largest."""
     weights = drawn(2, 3, 7, 7).tril()
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril()
     wanted = Wanted(rows=("max_weight", "sink_mass"), top_k=3, received_mass=True, weights=True)
@@ -549,7 +549,7 @@ def test_a_sink_may_be_far_above_the_keys_in_every_engine(
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_not_a_number_is_in_whatever_sees_it(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any of them: the lowest bits of one, moved as those of a number are, would make it a number."""
+    """Any NaN: the lowest bits of some, shifted like those of a number, would make it a number."""
     if not is_compiled:
         monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
         monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
@@ -617,7 +617,7 @@ def test_distance_on_a_picture_is_that_between_patches(dtype: torch.dtype) -> No
 
 
 def test_long_rows_on_a_picture_are_not_measured_along_a_line() -> None:
-    """Where the engine `tiles` would suit, which knows no places."""
+    """Although the engine `tiles` would suit, which does not support places."""
     query, key = torch.randn(2, 1, 1, 1100, 4, generator=torch.Generator().manual_seed(4))
     layer = AttentionLayer(query, key, key[..., :0], Visibility(1100, 1100), 0.5)
     wanted = Wanted(rows=("distance",))

@@ -1,4 +1,4 @@
-"""A few vectors times a weight in half precision, against float64 and against torch's own."""
+"""A few vectors times a half-precision weight, against float64 and torch's product."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ TOLERANCE = 2e-6
 
 @pytest.fixture(params=["compiled", "torch"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What computes the products."""
+    """The implementation of the products."""
     if request.param == "torch":
         monkeypatch.setenv(runtime.SWITCH, "0")
     runtime.library.cache_clear()
@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def assert_products(rows: torch.Tensor, weight: torch.Tensor) -> None:
-    """They stand in their columns, and nothing else is written."""
+    """The products are in their columns, and nothing else is written."""
     before, behind = 2, 3
     output = torch.full((len(rows), before + len(weight) + behind), 7.0)
     write_products(rows, weight, output, before)
@@ -67,7 +67,7 @@ def test_both_ways_give_the_same(dtype: torch.dtype, way: str) -> None:
 
 
 def assert_every_number_is_widened(dtype: torch.dtype) -> None:
-    """All that 16 bits can say: subnormal numbers, infinities and NaN among them."""
+    """All numbers with 16 bits, subnormal numbers, infinities and NaN included."""
     numbers = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).unsqueeze(1)
     output = torch.empty(1, len(numbers))
     write_products(torch.ones(1, 1), numbers, output, 0)

@@ -15,7 +15,7 @@ PATTERNS = NAMES
 
 
 def unmarked(ids: torch.Tensor) -> Marks:
-    """No special token, and nothing asked for."""
+    """No special tokens and no requested tokens."""
     return Marks(*torch.zeros(3, *ids.shape, dtype=torch.bool))
 
 
@@ -35,7 +35,7 @@ def scores_of(weights: torch.Tensor, ids: torch.Tensor, repeat: int | None = Non
 
 
 def ideal(matrix: torch.Tensor) -> torch.Tensor:
-    """One head that puts its weight evenly on a pattern, and on the first key where the pattern is empty."""
+    """One head with even weight on a pattern, and on the first key where the pattern is empty."""
     weights = matrix.double()
     weights[weights.sum(-1) == 0, 0] = 1
     return (weights / weights.sum(-1, keepdim=True)).unsqueeze(0)
@@ -92,7 +92,7 @@ def test_one_token() -> None:
 @pytest.mark.parametrize("first_key", [0, 2])
 @pytest.mark.parametrize("num_tokens", [9, 40])
 def test_each_of_several_texts_is_scored_by_its_own_tokens(num_tokens: int, first_key: int) -> None:
-    """The tokens of one text occur elsewhere in another, so that every text has patterns of its own."""
+    """Tokens of one text occur at other places in another, so that the texts have different patterns."""
     generator = torch.Generator().manual_seed(num_tokens)
     ids = torch.randint(0, 4, (3, num_tokens), generator=generator)
     weights = causal_weights(3, 2, num_tokens=num_tokens, seed=first_key)

@@ -1,4 +1,4 @@
-"""How often intervals hold, by simulation, against the table of docs/survey.md."""
+"""Coverage of intervals, by simulation, against the table of docs/survey.md."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tools.interval_coverage import REPEATS, Coverage, printed, table
 
 
 def test_intervals_hold_as_often_as_the_page_says() -> None:
-    """400 samples, of some rows 100: four standard errors are 0.044 and 0.09 at 0.95."""
+    """400 samples, 100 for some rows: four standard errors are 0.044 and 0.09 at 0.95."""
     rows, page = table(400), printed()
     assert [row[:2] for row in rows] == [row[:2] for row in page] and len(page) >= 15
     for row, of_page in zip(rows, page, strict=True):
@@ -15,7 +15,7 @@ def test_intervals_hold_as_often_as_the_page_says() -> None:
 
 
 def test_intervals_of_enough_texts_hold() -> None:
-    """Those beside which no line says that texts are few; AUROCs of any number of texts."""
+    """Intervals without a note that texts are few; AUROCs of any number of texts."""
     for row in printed():
         sizes = dict(row.shares)
         if row.interval.startswith(("mean over texts", "difference")):

@@ -1,4 +1,4 @@
-"""Tiles cover what is visible, say rightly where a mask is needed, and leave out what no query sees."""
+"""Tiles cover every visible key, mark where a mask is needed, and leave out keys that no query sees."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Masks that are tensors are named by what they hide, and hide that."""
+"""Mask tensors are recognised by their hidden keys, and hide them."""
 
 import pytest
 import torch

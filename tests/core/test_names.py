@@ -1,4 +1,4 @@
-"""Tokens by their names: positions, texts, and which of several."""
+"""Tokens by their names: positions, texts, and numbered occurrences."""
 
 import pytest
 

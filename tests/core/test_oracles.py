@@ -1,4 +1,4 @@
-"""The function as users call it, against torch's own attention, scipy, and closed forms."""
+"""`attention_statistics` as users call it, against torch's attention, scipy, and closed forms."""
 
 import math
 import subprocess

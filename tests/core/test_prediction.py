@@ -1,4 +1,4 @@
-"""Against torch's own losses and scipy's rank correlation."""
+"""Predictions against torch's losses and scipy's rank correlation."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_loss_and_divergence_are_torchs(logits: torch.Tensor) -> None:
 def test_numbers_of_large_vocabularies_are_those_of_float64(
     num_tokens: int, spread: float, shift: float, change: float
 ) -> None:
-    """A shift of all logits changes nothing that is said of them, and float32 must not let it."""
+    """A shift of all logits does not change the numbers, even in float32."""
     generator = torch.Generator().manual_seed(num_tokens)
     first = spread * torch.randn(11, num_tokens, generator=generator) + shift
     second = first + change * torch.randn(11, num_tokens, generator=generator)

@@ -1,4 +1,4 @@
-"""What rows do beside their first key, from one pass, against a second attention without that key."""
+"""Rows without their first key, from one pass, against a second attention without that key."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ def named_by(found: Computed, wanted: Wanted) -> dict[str, Tensor]:
 
 
 def both(source: AttentionLayer | GivenWeights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What names heads of the rest, from one pass and from a second attention."""
+    """Statistics of rows without their first key, from one pass and from a second attention."""
     wanted = wanted_of(source)
     of_rest = without_first_key(wanted)
     found = attend(source, replace(wanted, rest=of_rest)).rest

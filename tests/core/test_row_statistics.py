@@ -1,4 +1,4 @@
-"""Statistics against scipy, autograd and sums written out."""
+"""Statistics against scipy, autograd and written-out sums."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ def scores_of(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def given_rows(weights: torch.Tensor, visible: torch.Tensor) -> Rows:
-    """Rows that are there already, of queries and keys from the first on."""
+    """Given rows, of queries and keys from the first ones on."""
     return Rows(weights, visible.sum(-1), *(torch.arange(count) for count in weights.shape[-2:]))
 
 
 def statistic_of_scores(name: str, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
-    """The same by an engine, which has more than the weights: what the softmax made them of."""
+    """The same from an engine, which also has the scores."""
     keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:-2], -1, -1)
     layer = checked_layer(scores, keys, keys, scale="none", **settings)
     scratch = Scratch(layer.like, NUM_BUFFERS)
@@ -106,7 +106,7 @@ def test_rows_beside_a_sink_sum_to_less_than_one(name: str, sink: float) -> None
 
 @pytest.mark.parametrize("sink", [-3.0, 0.5, 40.0])
 def test_the_entropy_beside_a_sink_is_that_of_the_keys(sink: float) -> None:
-    """scipy would scale the rows up to one."""
+    """scipy would scale the rows to a sum of 1."""
     visible, scores = full_mask(5, 7), scores_of(3, 5, 7, seed=4)
     column = torch.full((3, 5, 1), sink, dtype=torch.float64)
     weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1].numpy()
@@ -120,7 +120,7 @@ def test_the_entropy_beside_a_sink_is_that_of_the_keys(sink: float) -> None:
 
 @pytest.mark.parametrize("name", WEIGHT_STATISTICS)
 def test_rows_may_leave_out_keys_that_have_no_weight(name: str) -> None:
-    """A tile of a causal layer or of a window has the keys that some of its queries see, and no others."""
+    """A tile of a causal layer or of a window has only the keys that some of its queries see."""
     scores = scores_of(3, 5, 11, seed=5)
     visible = torch.zeros(5, 11, dtype=torch.bool)
     visible[:, 4:9] = torch.ones(5, 5, dtype=torch.bool).tril()

@@ -1,4 +1,4 @@
-"""Attention against torch's own scaled_dot_product_attention, closed forms and a naive loop."""
+"""Attention against torch's scaled_dot_product_attention, closed forms and a naive loop."""
 
 import math
 from typing import Any

@@ -15,7 +15,7 @@ from tests.conftest import in_turn
 
 @dataclass(frozen=True)
 class GivenMatrix(SignedLayer):
-    """A layer whose matrix is given, in blocks of rows."""
+    """A layer with a given matrix, in blocks of rows."""
 
     matrix: Tensor
     rows: int
@@ -39,7 +39,7 @@ class GivenMatrix(SignedLayer):
 
 
 def naive(matrix: Tensor) -> dict[str, float]:
-    """Of one head, in loops."""
+    """The statistics of one head, in loops."""
     rows = [(i, row[: i + 1].double().tolist()) for i, row in enumerate(matrix) if row.any()]
     shares = [(i, [abs(w) / sum(map(abs, row)) for w in row]) for i, row in rows]
     before = [row[i - 1] for i, row in shares if i]

@@ -1,4 +1,4 @@
-"""Splitting and merging heads against einops-like index arithmetic, and grouped queries against repeating."""
+"""Splitting and merging heads against index arithmetic, and grouped queries against repeated keys."""
 
 import torch
 

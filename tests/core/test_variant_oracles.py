@@ -1,4 +1,4 @@
-"""Each variant against a model of transformers that has it: its matrices, our functions, its weights."""
+"""Each variant against a transformers model that has it: its matrices, attn's functions, its weights."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def heads_of(vectors: Tensor, dim: int) -> Tensor:
 
 
 def inputs_of(model: Any, ending: str) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Each attention module of this name, the vectors that it gets and the weights that it returns."""
+    """Inputs and returned weights of each attention module with this name."""
     found: list[tuple[Any, Tensor, Tensor]] = []
 
     def note(module: Any, arguments: Any, named: Any, output: Any) -> None:
@@ -58,7 +58,7 @@ def inputs_of(model: Any, ending: str) -> Iterator[tuple[Any, Tensor, Tensor]]:
 
 
 def by_rotary_layer(name: str, module: Any, hidden: Tensor) -> Tensor:
-    """Weights of a layer in the family of Llama from our functions and its matrices."""
+    """Weights of a layer in the Llama family, from attn's functions and the model's matrices."""
     query, key, value = (heads_of(p(hidden), 8) for p in (module.q_proj, module.k_proj, module.v_proj))
     if name == "Qwen3":
         query, key = (
@@ -141,7 +141,7 @@ def test_differential_attention_of_diffllama() -> None:
 
 
 def test_the_oracles_are_models_with_their_variant() -> None:
-    """A guard: what is compared above is no plain attention by an oversight in a config."""
+    """A guard that the models above have their variant, and not plain attention because of their config."""
     has: dict[str, Callable[[Any], bool]] = {
         "Gemma 2": lambda model: model.layers[0].self_attn.attn_logit_softcapping == 2.0,
         "GPT-OSS": lambda model: bool(model.layers[0].self_attn.sinks.abs().min() > 0),

@@ -1,4 +1,4 @@
-"""What each variant must do, whatever the numbers: properties, closed forms, naive loops in float64."""
+"""Properties of each variant for any numbers: closed forms and naive loops in float64."""
 
 import cmath
 import math
@@ -39,7 +39,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def one_hot_keys(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value whose scores are given: query is the scores, key the unit vectors."""
+    """Query, key and value with given scores: the query is the scores, the keys are unit vectors."""
     keys = torch.eye(scores.shape[-1], dtype=torch.float64).expand(*scores.shape[:-2], -1, -1)
     return scores, keys, keys
 
@@ -50,7 +50,7 @@ def weights_of(scores: Tensor, **rules: Any) -> Tensor:
 
 
 def softcapped(scores: Tensor, cap: float) -> Tensor:
-    """What a soft cap makes of numbers."""
+    """Numbers after a soft cap."""
     return attended(*one_hot_keys(scores.view(1, -1)), scale="none", softcap=cap).scores.view(scores.shape)
 
 

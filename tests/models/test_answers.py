@@ -1,4 +1,4 @@
-"""Answers as tokens: with the blank that the text needs, by tokenizers of each kind."""
+"""Answers as tokens, with the blank that the text needs, for each kind of tokenizer."""
 
 import pytest
 import torch
@@ -21,13 +21,13 @@ def words_of(tokenizer: Tokenizer) -> Pretrained:
 
 
 def with_marks(mark: str) -> Tokenizer:
-    """Each word with the mark of a blank before it and without, and the mark alone."""
+    """Each word with and without the mark of a blank, and the mark alone."""
     names = ["[UNK]", *WORDS, *(mark + word for word in WORDS), mark]
     return Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "[UNK]"))
 
 
 def byte_level() -> Pretrained:
-    """As GPT-2 reads: a blank belongs to the word after it."""
+    """Like GPT-2: a blank belongs to the word after it."""
     tokenizer = with_marks("\u0120")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -40,7 +40,7 @@ def byte_level() -> Pretrained:
 
 
 def sentencepiece() -> Pretrained:
-    """As Llama 2 reads: a blank is put before every text."""
+    """Like Llama 2: a blank is put before every text."""
     tokenizer = with_marks("\u2581")
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
@@ -51,21 +51,21 @@ def sentencepiece() -> Pretrained:
 
 
 def word_piece() -> Pretrained:
-    """As BERT reads: blanks are no part of a word."""
+    """Like BERT: blanks are not part of words."""
     tokenizer = with_marks("##")
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return words_of(tokenizer)
 
 
 def likely(pretrained: Pretrained, *tokens: str) -> Tensor:
-    """Log-probabilities, in which these tokens are likelier than the others."""
+    """Log-probabilities that favour these tokens."""
     found = torch.full((len(pretrained.tokenizer),), -5.0)
     found[pretrained.tokenizer.convert_tokens_to_ids([*tokens])] = -1.0
     return found
 
 
 def chosen(pretrained: Pretrained, text: str, expected: Tensor, *words: str) -> tuple[list[str], int]:
-    """The labels of the tokens that words are after a text, and how many notes there are."""
+    """The labels of the tokens for words after a text, and the number of notes."""
     before = torch.tensor(pretrained.encoded(text)["input_ids"])
     named = dict(zip(("answer", "against"), words, strict=False))
     found = one_token_each(pretrained, named, before, lambda: expected)
@@ -97,7 +97,7 @@ def test_after_a_blank_there_is_no_other() -> None:
 
 
 def test_in_the_place_of_a_mask_the_text_before_does_not_count() -> None:
-    """RoBERTa's mask takes the blank before it away."""
+    """RoBERTa's mask removes the blank before it."""
     model = byte_level()
     expected = likely(model, "\u0120Mary")
     found = one_token_each(model, {"answer": "Mary"}, None, lambda: expected)

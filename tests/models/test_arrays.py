@@ -1,4 +1,4 @@
-"""Arrays of others: every kind of number as its own library reads it, and one line for damaged files."""
+"""Arrays from other tools: every number type as its own library reads it, one line for damaged files."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def numbers(kind: str) -> np.ndarray:
 
 
 def files(folder: Path, arrays: dict[str, np.ndarray]) -> list[tuple[Path, str]]:
-    """The arrays in each format that holds several."""
+    """The arrays in each format for several arrays."""
     np.savez(folder / "plain.npz", **arrays)
     np.savez_compressed(folder / "small.npz", **arrays)
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
@@ -74,7 +74,7 @@ def test_several_arrays_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 def npy(shape: tuple[int, ...], kind: str = "<f4", content: bytes = b"") -> bytes:
-    """A .npy file that promises a shape."""
+    """A .npy file with this shape in its header."""
     stream = io.BytesIO()
     header = {"descr": kind, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def safetensors(entry: Any, content: bytes = b"") -> bytes:
 
 
 class Runs:
-    """What a pickle would run."""
+    """An object that runs code when unpickled."""
 
     def __reduce__(self) -> Any:
         return pytest.fail, ("the pickle was run",)
@@ -162,7 +162,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_arrays", [1, 30])
 def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_arrays: int) -> None:
-    """However much memory is free, and whether one array is large or many are small."""
+    """However much memory is free, for one large array or many small ones."""
     layers = {
         f"blocks.{layer}.attn.hook_pattern": np.zeros((1, 90 // num_arrays, 500, 500), np.float32)
         for layer in range(num_arrays)

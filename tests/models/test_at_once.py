@@ -1,4 +1,4 @@
-"""Runs of a model at the same time give the numbers of runs one after another."""
+"""Concurrent runs of a model have the same numbers as sequential runs."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence

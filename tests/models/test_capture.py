@@ -1,4 +1,4 @@
-"""Each architecture's weights against transformers' own eager attention."""
+"""Each architecture's weights against transformers' eager attention."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ ALBERT = Architecture(
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
 def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    """In float64 but for the softmax of eager attention, which some architectures compute in float32."""
+    """In float64 except for the softmax, which some architectures compute in float32."""
     model = ARCHITECTURES[name].build().to(dtype)
     inputs = random_inputs(model)
     inputs = {key: part.to(dtype) if part.is_floating_point() else part for key, part in inputs.items()}
@@ -48,7 +48,7 @@ def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance:
     ("name", "with_output"), in_turn([name for name in WITH_WEIGHTS if name not in BY_EAGER], [False, True])
 )
 def test_the_model_computes_what_it_would_have(name: str, with_output: bool) -> None:
-    """The output of the model under capture, which the last layers' inputs depend on."""
+    """The model's output during capture, which depends on the inputs of the last layers."""
     model = ARCHITECTURES[name].build()
     inputs = random_inputs(model)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_padding_is_hidden(name: str) -> None:
 
 
 def batch_of(name: str) -> dict[str, torch.Tensor]:
-    """Three texts of one length (or images), for a decoder beside an encoder three shorter ones."""
+    """Three texts of one length (or images); for a decoder beside an encoder, three shorter ones."""
     model = ARCHITECTURES[name].build()
     generator = torch.Generator().manual_seed(11)
     if model.main_input_name == "pixel_values":
@@ -131,10 +131,8 @@ def test_a_text_in_a_batch_has_the_weights_that_it_has_alone(name: str) -> None:
     ("name", "side"), in_turn([name for name in WITH_WEIGHTS if name != "ViT"], ["right", "left"])
 )
 def test_a_padded_batch_has_the_weights_of_eager_attention(name: str, side: str) -> None:
-    """Texts of 13, 9 and 4 tokens.
-
-    Padding that sees no key gets nothing here and the mean of all values from eager attention: from then on
-    the two differ in its rows, and in no other.
+    """Texts of 13, 9 and 4 tokens. For padding that sees no key, the output is 0 here and the mean of all
+    values in eager attention: after that the two differ in its rows, and only there.
     """
     model = ARCHITECTURES[name].build()
     inputs = batch_of(name)
@@ -162,7 +160,7 @@ def test_a_padded_batch_has_the_weights_of_eager_attention(name: str, side: str)
 
 
 def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tensor:
-    """1 where a text has a token, 0 where it is filled up."""
+    """1 for the tokens of a text, 0 for padding."""
     mask = (torch.arange(num_tokens) < torch.tensor(lengths).unsqueeze(1)).long()
     return mask if side == "right" else mask.flip(1)
 
@@ -174,7 +172,7 @@ def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tenso
 def test_masks_that_are_matrices_hide_what_they_hide_from_eager_attention(
     name: str, num_texts: int, num_heads: int, with_numbers: bool
 ) -> None:
-    """For all texts alike or for each, for all heads alike or for each, with numbers to add or without."""
+    """For all texts or each text, for all heads or each head, with and without numbers to add."""
     model = ARCHITECTURES[name].build()
     generator = torch.Generator().manual_seed(num_heads)
     seen = torch.rand(num_texts, num_heads, 13, 13, generator=generator) < 0.6
@@ -217,7 +215,7 @@ def test_a_model_without_attention_is_refused() -> None:
 
 
 def test_one_layer_at_a_time_and_without_a_whole_mask() -> None:
-    """Nothing that is handed over has an entry a query and key."""
+    """No tensor passed on has an entry per query and key."""
     _, layers = captured_layers(*_model_and_inputs("Mistral"))
     for layer in map(attention_of, layers.values()):
         assert layer.rules.bias is None and layer.visibility.rule is None
@@ -242,6 +240,6 @@ def test_modules_are_named(module: str, number: int, kind: str) -> None:
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_eager_layers_keep_their_names(attempt: int) -> None:
-    """A name must not go over to a tensor that takes the place of one that is gone."""
+    """A name must not be reused for a tensor at the address of a freed one."""
     _, layers = captured_layers(*_model_and_inputs("BLOOM"))
     assert [layer.module for layer in layers.values()] == ["h.0.self_attention", "h.1.self_attention"]

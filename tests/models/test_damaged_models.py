@@ -1,4 +1,4 @@
-"""Model files that somebody damaged or made to do harm: one line, soon, and without much memory."""
+"""Damaged and malicious model files: one line, quickly, and without much memory."""
 
 import json
 import os
@@ -72,7 +72,7 @@ FORMS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True)
 
 
 def sections(content: bytes) -> list[tuple[str, int, int]]:
-    """Name, start and stop of everything in a GGUF file; of the items of an array the first."""
+    """Name, start and stop of everything in a GGUF file; only the first item of an array."""
     found = [("magic", 0, 4), ("version", 4, 8)]
     place = 8
 
@@ -150,7 +150,7 @@ class TooSlow(BaseException):
 
 @contextmanager
 def bounded(seconds: int, num_bytes: int) -> Iterator[None]:
-    """TooSlow after some seconds of processor time; MemoryError for more memory than now and these bytes."""
+    """Raise TooSlow after this much processor time, and MemoryError for this much additional memory."""
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
         raise TooSlow
@@ -169,7 +169,7 @@ def bounded(seconds: int, num_bytes: int) -> Iterator[None]:
 
 
 def opened(path: Path) -> str:
-    """The line that refuses a GGUF file; empty for one that opens."""
+    """The error line for a GGUF file; empty for one that opens."""
     try:
         check_gguf(path)
         load_pretrained(str(path), allow_download=False, device="cpu")
@@ -182,7 +182,7 @@ def opened(path: Path) -> str:
 
 @pytest.fixture
 def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that opens, in whose cache nothing is yet."""
+    """A file that opens, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "tiny.gguf"
     save_gguf(path)
@@ -352,7 +352,7 @@ def test_a_tokenizer_that_makes_a_long_text_of_a_short_one_is_one_line(
 
 
 def test_a_tokenizer_of_many_small_changes_is_tried_and_read(tmp_path: Path) -> None:
-    """Their product alone would be a trillion."""
+    """The product of their factors would be a trillion."""
     many = in_order(*(replacing({"String": chr(0x2460 + i)}, f"({i})") for i in range(40)))
     changed_json(save_model(tmp_path, "BERT") / "tokenizer.json", **many)
     check_model_folder(tmp_path)
@@ -380,7 +380,7 @@ def with_header(folder: Path, header: dict[str, Any], numbers: bytes) -> None:
 
 
 def test_bytes_of_two_tensors_or_of_none_are_refused(tmp_path: Path) -> None:
-    """As the package safetensors does: 60,000 names of the same bytes would be gigabytes."""
+    """As in the package safetensors: 60,000 names of the same bytes would take gigabytes."""
     folder = save_model(tmp_path, "BERT")
     header, numbers = header_of(folder)
     name = next(name for name in header if name != "__metadata__")
@@ -401,7 +401,7 @@ def test_bytes_of_two_tensors_or_of_none_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of `owner/NAME`, of the test's name, in the cache of a machine without a network."""
+    """The folder of `owner/NAME`, with the test's name, in the cache of a machine without a network."""
     of_model = tmp_path / "hub" / f"models--owner--{tmp_path.name}"
     folder = save_model(of_model / "snapshots" / ("5" * 40), "BERT")
     (of_model / "refs").mkdir()
@@ -452,7 +452,7 @@ SPARSE_BYTES = 2**33
     ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"],
 )
 def test_a_file_of_a_hole_is_one_line(name: str, tmp_path: Path) -> None:
-    """Eight gigabytes that take no space on the disk, and would take them in memory."""
+    """Eight gigabytes that take no space on disk, but would take it in memory."""
     folder = save_model(tmp_path, "BERT")
     with (folder / name).open("wb") as file:
         file.truncate(SPARSE_BYTES)

@@ -1,4 +1,4 @@
-"""Layers of short texts that wait until the model has run give what they give at once."""
+"""Layers of short texts that are deferred until the model has run give the same results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The hash of a file is that of its content, and a large one is read once in each state."""
+"""A file's hash depends on its content, and a large file is read once in each state."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from attncli.models.digests import content_digest
 
 
 class Reads:
-    """How many blocks were read."""
+    """Counts the blocks that were read."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -23,7 +23,7 @@ class Reads:
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is noted, as soon as it has been read."""
+    """A file whose digest is cached once it has been read."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(digests, "LARGE_BYTES", 1000)
     monkeypatch.setattr(digests, "BLOCK_BYTES", 700)
@@ -34,7 +34,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest(path: Path, num_blocks: int) -> str:
-    """The digest, which takes that many blocks and is right."""
+    """The digest; checks that it is right and took this many blocks."""
     reads = Reads()
     found = content_digest(path, reads)
     assert found == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -72,7 +72,7 @@ def test_a_change_is_noticed_whatever_its_time_says(large: Path, byte: int) -> N
 
 
 def test_what_has_just_changed_is_not_noted(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another change within the same tick of the file system's clock would not be seen."""
+    """Another change within the same tick of the file system's clock would go unnoticed."""
     monkeypatch.setattr(digests, "SETTLED_SECONDS", 3600.0)
     digest(large, 3)
     digest(large, 3)

@@ -58,12 +58,12 @@ EXPERT_KEYS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_l
 
 
 def rows_for_pairs(weight: Tensor, heads: int) -> Tensor:
-    """Llama's rows as llama.cpp orders them: the two numbers that rotate together side by side."""
+    """Llama's rows in llama.cpp's order: the two numbers that rotate together are adjacent."""
     return weight.view(heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def stored(kind: str, name: str, weight: Tensor, config: Any) -> dict[str, Tensor]:
-    """A weight under the names of a GGUF file, as llama.cpp's converter changes it."""
+    """A weight under its GGUF names, as llama.cpp's converter changes it."""
     if kind == "llama" and ("attn_q." in name or "attn_k." in name):
         return {name: rows_for_pairs(weight, HEADS if "attn_q." in name else config.num_key_value_heads)}
     if kind in ("gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
@@ -87,7 +87,7 @@ def write(
     extra: Mapping[str, Any] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
 ) -> None:
-    """A GGUF file of a model: keys without the architecture before them, and further tensors."""
+    """A GGUF file of a model, from keys without the architecture in front, and further tensors."""
     config = model.config
     writer = GGUFWriter(path, kind)
     sizes = {
@@ -139,13 +139,13 @@ def write(
 
 
 def add(writer: GGUFWriter, key: str, value: Any) -> None:
-    """One key by the type of its value."""
+    """Add a key with the type of its value."""
     kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     kinds.get(type(value), writer.add_array)(key, value)
 
 
 def build(name: str, settings: Mapping[str, Any]) -> PreTrainedModel:
-    """A model with weights large enough that positions, windows and softcaps show."""
+    """A model with weights large enough to show positions, windows and softcaps."""
     torch.manual_seed(0)
     model_class = getattr(transformers, name)
     ids = {"vocab_size": NUM_TOKENS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -159,7 +159,7 @@ def build(name: str, settings: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def differences(path: Path, model: PreTrainedModel) -> list[float]:
-    """The largest difference of weights, layer by layer."""
+    """The largest difference of weights in each layer."""
     ids = torch.tensor([IDS])
     with torch.no_grad():
         expected = model(ids, output_attentions=True, use_cache=False).attentions
@@ -298,7 +298,7 @@ def test_a_file_attends_as_the_model_that_it_was_written_from(name: str, tmp_pat
 
 
 def llama3_factors() -> list[float]:
-    """The numbers of rope_freqs.weight: by how much Llama 3.1 divides each frequency."""
+    """The numbers of rope_freqs.weight: Llama 3.1's divisor of each frequency."""
     config = transformers.LlamaConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_parameters=LLAMA3)
     divided, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
     return (5000.0 ** -(torch.arange(0, 8, 2) / 8) / divided).tolist()
@@ -386,7 +386,7 @@ def test_a_tensor_that_is_not_read_is_named(tensor: str, numbers: list[float], t
 
 
 BLANKS = {"llama": "\u2581", "gpt2": "\u0120"}
-"""How each kind of tokenizer writes a space."""
+"""Spelling of a space for each kind of tokenizer."""
 
 
 @pytest.mark.parametrize(

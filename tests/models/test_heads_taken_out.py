@@ -1,4 +1,4 @@
-"""A head that is taken out: as if its columns of W_O were zero, in every architecture that attn computes."""
+"""Removing a head equals zero columns of W_O, in every architecture whose attention attn computes."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ MORE = {
         },
     ),
 }
-"""A norm (whose float32 rounds), and a gate, between the heads and W_O."""
+"""A norm (which rounds to float32), and a gate, between the heads and W_O."""
 EAGER = ("BLOOM", "DeBERTa-v2", "BigBird")
 """They compute their attention themselves; and of these there is nothing to read, or no attention."""
 NO_TEXT = ("ViT", "Mamba")
@@ -65,14 +65,14 @@ def reading_of(inputs: dict[str, Tensor]) -> Predicted:
 
 
 def text_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[RemovalRuns, list[CapturedLayer]]:
-    """In float64, so that rounding hides nothing; and the layers in the order of their calls."""
+    """A run in float64, to rule out rounding, and the layers in the order of their calls."""
     layers: list[CapturedLayer] = []
     run = RemovalRuns(pretrained_of(model.double()), reading_of(inputs), layers.append)
     return run, layers
 
 
 def weights_of_head(model: PreTrainedModel, layer: CapturedLayer, head: int) -> Tensor:
-    """The columns of W_O that a head has, as part of the model's own parameter."""
+    """The columns of W_O that belong to a head, as part of the model's parameter."""
     assert isinstance(layer.attention, AttentionLayer)
     value_dim = layer.attention.value.shape[-1]
     projection = output_projection(model, layer.module, layer.attention.num_heads * value_dim)
@@ -90,7 +90,7 @@ def places(layers: list[CapturedLayer]) -> list[HeadPlace]:
 @pytest.mark.parametrize("name", [*COMPUTED_HERE, *MORE])
 @torch.no_grad()
 def test_it_is_as_if_its_columns_of_w_o_were_zero(name: str) -> None:
-    """Against transformers' own run; every third head, those of a block in one batch."""
+    """Against transformers' own run; every third head, with the heads of a block in one batch."""
     model = (ARCHITECTURES | MORE)[name].build()
     inputs = random_inputs(model, NUM_TOKENS)
     run, layers = text_run(model, inputs)
@@ -113,7 +113,7 @@ def test_it_is_as_if_its_columns_of_w_o_were_zero(name: str) -> None:
 
 @torch.no_grad()
 def test_one_module_may_be_every_layer() -> None:
-    """ALBERT: columns would be gone from all layers, so that heads are zeroed where W_O reads them."""
+    """ALBERT: zero columns would affect all layers, so that heads are zeroed at the input of W_O."""
     model = ALBERT.build()
     inputs = random_inputs(model, NUM_TOKENS)
     run, layers = text_run(model, inputs)
@@ -161,7 +161,7 @@ def test_a_model_that_computes_its_attention_itself_is_refused(name: str) -> Non
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "BERT"])
 @torch.no_grad()
 def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
-    """By a naive loop over what W_O reads of two texts; the value of the first token."""
+    """Against a naive loop over the inputs of W_O for two texts, and the value of the first token."""
     model = ARCHITECTURES[name].build()
     texts = [random_inputs(model, count) for count in (NUM_TOKENS, 7)]
     run, layers = text_run(model, texts[0])
@@ -201,7 +201,7 @@ def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
 
 @torch.no_grad()
 def test_a_gate_acts_on_the_mean_that_stands_for_a_head() -> None:
-    """Qwen3-Next: what W_O reads is the heads times a gate, which half of the query projection gives."""
+    """Qwen3-Next: W_O reads the heads times a gate, which is half of the query projection."""
     model = MORE["Qwen3-Next"].build()
     inputs = random_inputs(model, NUM_TOKENS)
     run, layers = text_run(model, inputs)

@@ -16,7 +16,7 @@ TEXT = "the cat sat"
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any socket and any look-up of a name fails the test."""
+    """Any socket and any name lookup fails the test."""
 
     def refuse(*_args: object, **_options: object) -> NoReturn:
         pytest.fail("a socket was opened")
@@ -27,7 +27,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A hub cache with `owner/tiny` in it, as huggingface_hub lays it out: links to blobs."""
+    """A hub cache with `owner/tiny`, in huggingface_hub's layout: links to blobs."""
     folder = tmp_path / "hub" / "models--owner--tiny"
     snapshot = folder / "snapshots" / COMMIT
     blobs, saved = folder / "blobs", save_model(tmp_path / "saved", "BERT")

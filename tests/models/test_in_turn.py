@@ -1,4 +1,4 @@
-"""What a program does at the same time as it measures: threads, forks, Ctrl-C, hooks that call attn."""
+"""Other activity during measurements: threads, forks, Ctrl-C, hooks that call attn."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ def lent_model() -> tuple[Any, Any]:
 
 
 def of_process() -> list[Any]:
-    """What belongs to no thread."""
+    """State of the whole process."""
     stance = torch._dynamo.eval_frame._stance
     return [
         logging.get_verbosity(),
@@ -41,7 +41,7 @@ def of_process() -> list[Any]:
 
 
 def measurements(model: Any) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Rows of functions that change a model in each of the ways there are: hooks, forward, its generate."""
+    """Rows of functions that change a model in each possible way: hooks, forward, its generate."""
     return {
         "survey": lambda: attncli.survey(model, TEXT, weighted=True).heads,
         "ablate": lambda: attncli.ablate(model, TEXT, heads=["0:1", "1:1"], method="mean").heads,
@@ -51,7 +51,7 @@ def measurements(model: Any) -> dict[str, Callable[[], list[dict[str, Any]]]]:
 
 
 def in_threads(works: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives, or its error, in a thread of its own; all begin at once."""
+    """Result or error of each work, run in a separate thread; all begin at once."""
     results: list[Any] = [None] * len(works)
     begin = threading.Barrier(len(works))
 
@@ -72,7 +72,7 @@ def in_threads(works: list[Callable[[], Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("is_lent", [True, False], ids=["lent", "named"])
 def test_threads_get_what_one_after_the_other_gives(is_lent: bool) -> None:
-    """Two open models of one that is loaded, too."""
+    """Including two open models of the same loaded model."""
     model, tokenizer = lent_model()
     models: list[Any] = (
         [attncli.open_model(model, tokenizer) for _ in range(2)] if is_lent else [SHIPPED_MODEL] * 2
@@ -99,7 +99,7 @@ def test_threads_run_through_python_commands() -> None:
 
 
 def test_models_of_the_same_code_are_told_apart() -> None:
-    """Expected attention notes what functions of a model's module turn, which other models have, too."""
+    """Expected attention records functions of a model's module, which other models share."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
     sizes = {
         "vocab_size": len(tokenizer),
@@ -166,7 +166,7 @@ def test_threads_whose_hooks_measure_the_other_model_do_not_wait_for_ever() -> N
 
 @pytest.mark.parametrize("is_lent", [True, False], ids=["lent", "opened"])
 def test_an_interrupt_leaves_a_model_as_it_was(is_lent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it comes: in a run, and between a hook and what would remove it."""
+    """At any point: during a run, and between adding and removing a hook."""
     model, tokenizer = lent_model()
     opened = attncli.open_model(model, tokenizer) if is_lent else attncli.open_model()
     whole = opened.lent or opened.whole
@@ -201,7 +201,7 @@ def test_an_interrupt_leaves_a_model_as_it_was(is_lent: bool, monkeypatch: pytes
 
 
 def test_a_fork_amid_a_measurement_has_the_model_as_it_was() -> None:
-    """Neither waits for a thread that is not there, nor for the threads of torch's parent."""
+    """Neither side waits for a thread that does not exist, nor for the torch threads of its parent."""
     model, tokenizer = lent_model()
     opened = attncli.open_model(model, tokenizer)
     expected = attncli.survey(opened, TEXT).heads
@@ -255,7 +255,7 @@ def test_a_shared_change_is_undone_by_the_last() -> None:
 
 
 def test_filters_of_warnings_are_those_of_the_caller() -> None:
-    """As of two threads that load: with catch_warnings the last one puts back those of the other."""
+    """With catch_warnings, the last of two loading threads would restore the other's filters."""
     before = warnings.filters[:]
     inside = threading.Barrier(2)
 

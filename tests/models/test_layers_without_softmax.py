@@ -1,4 +1,4 @@
-"""Layers that mix tokens without a softmax are named, whatever the architecture; none is silent."""
+"""Layers that mix tokens without a softmax are always listed, whatever the architecture."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ MOVED, NUM_TOKENS = 5, 13
 
 
 def moved_input(_block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
-    """The inputs of a block, with other numbers at one token."""
+    """The inputs of a block, with different numbers at one token."""
 
     def moved(states: Tensor) -> Tensor:
         states = states.clone()
@@ -48,7 +48,7 @@ def moved_input(_block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any
 
 
 def output_of(model: PreTrainedModel, block: nn.Module, change: Callable[..., Any] | None = None) -> Tensor:
-    """What a block gives where all attention that is handed over gives zeros."""
+    """The output of a block if all captured attention returns zeros."""
     outputs: list[Tensor] = []
 
     def zeros(layer: CapturedLayer) -> Tensor:
@@ -68,7 +68,7 @@ def output_of(model: PreTrainedModel, block: nn.Module, change: Callable[..., An
 
 
 def mixing_layers(model: PreTrainedModel) -> set[int]:
-    """The blocks in which other tokens change with one, though attention gives nothing."""
+    """The blocks in which a change to one token affects others, although attention returns zeros."""
     mixing = set()
     model.config.use_cache = False
     (blocks,) = [stack for stack in blocks_of(model, in_memory=True) if len(stack) == layers_of(model)]
@@ -89,7 +89,7 @@ def layers_of(model: PreTrainedModel) -> int:
 @torch.no_grad()
 @pytest.mark.parametrize("name", some_seldom([*HYBRIDS, *WITHOUT], HYBRIDS[1::2]))
 def test_the_layers_that_mix_tokens_by_something_else_are_named(name: str) -> None:
-    """The oracle: attention gives nothing, and one token is changed before each block."""
+    """The oracle: attention returns zeros, and one token is changed before each block."""
     model = tiny_model(name)
     named, idle = layers_without_softmax(model)
     layers = {layer for of_mixer in named.values() for layer in of_mixer}
@@ -99,7 +99,7 @@ def test_the_layers_that_mix_tokens_by_something_else_are_named(name: str) -> No
 
 
 def test_every_architecture_with_such_layers_is_among_these() -> None:
-    """By the classes in the sources of transformers: a new one needs its line here."""
+    """From the classes in transformers' source: a new one needs a line here."""
     folder = Path(transformers.__file__).parent / "models"
     mixing = {
         path.parent.name

@@ -1,4 +1,4 @@
-"""A loaded model runs where it is, in its dtype, and is left as it was."""
+"""A loaded model runs on its device, in its dtype, and is left unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_an_interrupted_run_leaves_it_too() -> None:
 
 
 def test_what_a_hook_keeps_can_be_trained_on() -> None:
-    """As a probe of activations is; in inference mode they could not be."""
+    """Such as a probe of activations, which would not work in inference mode."""
     model = AutoModel.from_pretrained(SHIPPED)
     kept: list[torch.Tensor] = []
     model.register_forward_hook(lambda module, inputs, output: kept.append(output[0]))
@@ -97,7 +97,7 @@ def test_a_model_keeps_its_dtype(dtype: torch.dtype, tolerance: float) -> None:
 
 
 def broken(model: PreTrainedModel, how: str) -> str:
-    """Break a model, and return what an error must name."""
+    """Break a model, and return the text that an error must contain."""
     layer = model.model.layers[-1]
     if how == "a module that raises":
         layer.mlp.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("out of tape")))
@@ -113,7 +113,7 @@ def broken(model: PreTrainedModel, how: str) -> str:
     "how", ["a module that raises", "NaN in the output", "NaN in a query", "infinite values"]
 )
 def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
-    """It agrees with nothing, and does not compute its attention itself for that."""
+    """A failing model is not reported as computing its attention itself."""
     folder = save_writer(tmp_path, "Llama")
     model = AutoModelForCausalLM.from_pretrained(folder)
     expected = broken(model, how)
@@ -126,7 +126,7 @@ def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
 def test_heads_of_a_model_with_nan_behind_its_last_weights_are_those_of_eager_attention(
     tmp_path: Path,
 ) -> None:
-    """The engines agree with no NaN; the architecture, which they do know, is not to blame."""
+    """NaN is reported as such, not as an unsupported architecture."""
     folder = save_writer(tmp_path, "Llama")
     tokenizer, text = AutoTokenizer.from_pretrained(folder), "the cat sat on the street"
     sound, model = (AutoModelForCausalLM.from_pretrained(folder) for _ in range(2))

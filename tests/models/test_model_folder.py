@@ -1,4 +1,4 @@
-"""Folders that are no model: one clear line each, most of them before torch is imported."""
+"""Folders without a valid model: one clear line each, mostly before torch is imported."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def deep_config(folder: Path) -> None:
 
 
 def change_header(folder: Path, change: Callable[[dict[str, Any], str], object]) -> None:
-    """Rewrite the header of the weights, given the name of its first tensor."""
+    """Rewrite the header of the weights; `change` gets the name of its first tensor."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
@@ -270,7 +270,7 @@ def test_a_damaged_config_is_one_line(
 def test_a_config_chooses_no_kernel(
     model: str, settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the package `kernels` is installed, which fetches what a config names and runs it."""
+    """As if the package `kernels` were installed, which fetches and runs code that a config names."""
     asked: list[object] = []
     for name in ("is_kernels_available", "is_flash_attn_2_available"):
         monkeypatch.setattr(f"transformers.modeling_utils.{name}", lambda: True, raising=False)

@@ -1,4 +1,4 @@
-"""What `--model` may name beside a folder: a GGUF file, and a package whose code is not run."""
+"""Other values of `--model`: a GGUF file, and a package, whose code is not run."""
 
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from tests.model_folders import save_writer
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages, and a cache folder of its own."""
+    """A folder of installed packages, with a separate cache folder."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -24,7 +24,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(site: Path, name: str, *extra: str) -> Path:
-    """A package that would fail if it were imported, with what lies in it listed as pip lists it."""
+    """A package that fails on import, with its files listed as pip lists them."""
     package = site / name
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
@@ -106,7 +106,7 @@ def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -
 
 
 def test_an_unknown_name_is_no_dead_end(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Typed in a terminal it says which models are here, and the command that would fetch it."""
+    """In a terminal, the message lists the available models, and the command that would download this one."""
     (tmp_path / "runs" / "whisker").mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "runs" / "whisker" / name).touch()

@@ -1,4 +1,4 @@
-"""Weights that torch.save wrote: the same as from safetensors, and no code in them runs."""
+"""Weights saved by torch.save equal those from safetensors, and no code in them runs."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def numbers_in(path: Path) -> dict[str, Tensor]:
 
 
 def pickled(folder: Path, *, name: str = "pytorch_model.bin") -> Path:
-    """The same folder with pickled weights alone."""
+    """The same folder with only pickled weights."""
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     save(state, folder / name)
@@ -101,7 +101,7 @@ def test_a_module_s_state_dict_is_read_with_its_versions(tmp_path: Path) -> None
 
 
 class Runs:
-    """An object whose pickle makes a file when it is read."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -205,7 +205,7 @@ def npz() -> bytes:
 
 
 def with_part(path: Path, name: str, content: bytes) -> None:
-    """Write the file anew with another content of one part."""
+    """Rewrite the file with different content in one part."""
     with zipfile.ZipFile(path) as old:
         parts = {part.filename: old.read(part) for part in old.infolist()}
     with zipfile.ZipFile(path, "w") as new:
@@ -218,7 +218,7 @@ def text(written: str) -> bytes:
 
 
 def tensor(num_numbers: int) -> bytes:
-    """The steps of a pickle that make a vector of these numbers."""
+    """The pickle opcodes for a vector of this many numbers."""
     count = b"J" + struct.pack("<i", num_numbers)
     storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + count + b"tQ"
     ordered = b"ccollections\nOrderedDict\n)R"
@@ -227,7 +227,7 @@ def tensor(num_numbers: int) -> bytes:
 
 
 def bomb(path: Path, steps: bytes, *, num_numbers: int = 2) -> None:
-    """A file of torch.save with an object that these steps of a pickle make."""
+    """A file of torch.save with the object of these pickle opcodes."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02" + steps + b".")
         archive.writestr("a/data/0", bytes(4 * num_numbers))
@@ -236,7 +236,7 @@ def bomb(path: Path, steps: bytes, *, num_numbers: int = 2) -> None:
 
 
 def sharing(first: bytes, each: bytes, levels: int) -> bytes:
-    """Steps that make an object, and then so often another of several of the one before (`h.`)."""
+    """Opcodes for an object, then repeatedly for another that contains several of the previous one (`h.`)."""
     others = (each.replace(b"h.", b"h" + bytes([k])) + b"q" + bytes([k + 1]) for k in range(levels))
     return first + b"q\x00" + b"".join(others)
 
@@ -292,7 +292,7 @@ def test_small_files_that_hang_or_crash_their_reader_are_one_line(
 def test_the_limit_of_time_grows_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mebibytes: int, seconds: int
 ) -> None:
-    """60,000 small tensors, as of many experts, are 20 MiB and take some 6 s."""
+    """60,000 small tensors, as for many experts, take 20 MiB and about 6 s."""
     limits: list[float] = []
 
     def made_in_child(make: Callable[[], str], *, most_seconds: float, **others: object) -> str:
@@ -357,7 +357,7 @@ def tiny(folder: Path, kind: str) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every matrix stays in its file, and is read a few rows at a time."""
+    """Keep every matrix in its file, to be read a few rows at a time."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
     monkeypatch.setattr(number_sources, "CHUNK_NUMBERS", 100)
     monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
@@ -475,7 +475,7 @@ def test_a_batch_shares_pickled_weights(tmp_path: Path, attn: Attn) -> None:
 
 
 def ids_of(folder: Path, reaction: str) -> dict[str, list[Any]]:
-    """The ids of the package's own tokenizer."""
+    """The ids from the package's own tokenizer."""
     names = (folder / "vocab.txt").read_text().splitlines()
     tokens = tokens_of(reaction)
     return {"ids": [names.index(token) for token in tokens], "tokens": tokens}
@@ -484,7 +484,7 @@ def ids_of(folder: Path, reaction: str) -> dict[str, list[Any]]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("reaction", [COUPLING, pytest.param(CLEAVAGE, marks=pytest.mark.nightly)])
 def test_rxnmapper_is_read_as_its_package_has_it(attn: Attn, tmp_path: Path, reaction: str) -> None:
-    """The published confidences, from the package's weights saved anew, and without a tokenizer."""
+    """The published confidences, from the package's weights saved again, without a tokenizer."""
     (weights,) = package_folder("rxnmapper").rglob("pytorch_model.bin")
     file, folder = tmp_path / "reaction.json", Path(shutil.copytree(weights.parent, tmp_path / "rxnmapper"))
     file.write_text(json.dumps(ids_of(folder, reaction)))

@@ -1,4 +1,4 @@
-"""What a model reads: its tokens as they are, never padded or cut."""
+"""Inputs of a model: unchanged tokens, neither padded nor truncated."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +95,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 
 def with_tokenizer(folder: Path, kind: str, *, unk_token: str | None = None) -> Pretrained:
-    """A model whose tokenizer knows two words."""
+    """A model with a tokenizer for two words."""
     made, is_unigram = TOKENIZERS[kind](), kind in ("Unigram", "bytes")
     made.pre_tokenizer = pre_tokenizers.Metaspace() if is_unigram else pre_tokenizers.WhitespaceSplit()
     given = {} if unk_token is None else {"unk_token": unk_token}

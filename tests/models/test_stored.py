@@ -1,4 +1,4 @@
-"""Weights that stay in their files give the numbers that they give in memory, whatever is asked of them."""
+"""Weights that stay in their files give the same numbers as weights in memory, for every use."""
 
 import os
 import threading
@@ -46,12 +46,12 @@ KINDS = {
     name: one for name, one in (ARCHITECTURES | OTHERS).items() if name not in ("ViT", "Mamba", "BigBird")
 }
 FAR_APART = ["BERT", "GPT-NeoX", "GPT-2", "Llama", "GPT-OSS", "Qwen2 MoE", "T5"]
-"""One of the architectures that keep their matrices alike."""
+"""One architecture for each way of storing matrices."""
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every matrix stays in its file, and is read a few rows at a time."""
+    """Keep every matrix in its file, to be read a few rows at a time."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
     monkeypatch.setattr(number_sources, "CHUNK_NUMBERS", 100)
     monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
@@ -99,9 +99,8 @@ def test_a_model_gives_the_same_from_its_files(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["GPT-2", "Qwen2 MoE", "GPT-NeoX", "GPT-OSS"])
 def test_in_half_precision_each_sum_is_rounded_once(name: str, dtype: str, tmp_path: Path) -> None:
-    """Bit for bit what a weight in memory gives: of Conv1D, of products with a bias, of experts.
-
-    In float16 torch adds up in another order where it multiplies by a few rows of a weight: the last digit.
+    """Bit for bit the same as for a weight in memory: Conv1D, products with a bias, experts. In float16,
+    torch sums in another order if it multiplies by a few rows of a weight, which changes the last digit.
     """
     KINDS[name].build().save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
@@ -136,7 +135,7 @@ def test_commands_say_the_same_of_a_model_in_its_files(
 def test_many_texts_are_read_block_by_block(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block is read once for all, however many lengths they have."""
+    """Each block is read once for all texts, however many lengths they have."""
     folder = save_writer(tmp_path, "Llama")
     file = tmp_path / "texts.txt"
     words = TEXT.split()
@@ -161,7 +160,7 @@ def test_many_texts_are_read_block_by_block(
 
 
 def alive_beside_this(threads: Iterable[threading.Thread]) -> list[threading.Thread]:
-    """Those of them that still run: transformers has threads too, which end when they like."""
+    """The threads that are still running; transformers also has threads, which end later."""
     return [one for one in threads if one is not threading.current_thread() and one.is_alive()]
 
 
@@ -225,7 +224,7 @@ def test_runs_side_by_side_multiply_their_rows_together(
 
 
 def test_runs_side_by_side_end_apart(tmp_path: Path) -> None:
-    """One that leaves after the first layer, and one that fails in the middle."""
+    """One run that stops after the first layer, and one that fails in the middle."""
     model = opened(save_writer(tmp_path, "Llama"), "auto")
     ids = torch.arange(3, 9)[None]
 
@@ -323,7 +322,9 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
 @pytest.mark.parametrize("kind", ["BF16", "F16", "F32"])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tmp_path: Path) -> None:
-    """Few are multiplied as a weight in half precision is stored, more once it is widened, all on threads."""
+    """Few rows are multiplied with the stored half-precision weight, more rows with the widened one; in
+    threads.
+    """
     shape, generator = (83, 67), torch.Generator().manual_seed(2)
     numbers = torch.randn(shape, generator=generator).to(number_sources.DTYPES[kind])
     path = tmp_path / "numbers.bin"
@@ -363,7 +364,7 @@ QUANTIZED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *(f"Q
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_blocks_of_a_gguf_are_those_of_its_own_package(kind: str, tmp_path: Path) -> None:
-    """Any bytes are numbers in these types; rows alone give what the whole gives."""
+    """Any bytes are valid numbers in these types; reading rows equals reading the whole."""
     of_kind, shape = GGMLQuantizationType[kind], (6, 512)
     of_blocks = quant_shape_to_byte_shape(shape, of_kind)
     blocks = np.random.default_rng(0).integers(0, 120, of_blocks, dtype=np.uint8)

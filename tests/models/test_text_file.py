@@ -1,4 +1,4 @@
-"""Files of many texts: a line each, or JSON Lines with text, id and group."""
+"""Files of many texts: one per line, or JSON Lines with text, id and group."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Token ids, and labels of them, in place of texts: with a tokenizer and without one."""
+"""Token ids, with optional labels, instead of texts: with and without a tokenizer."""
 
 import json
 import pickle

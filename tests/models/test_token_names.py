@@ -1,4 +1,4 @@
-"""Tokens by the names that screens give them."""
+"""Tokens by the names that screens show."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from attncli.models.token_names import check_tokens_named, positions_named
 from tools.tiny_architectures import ARCHITECTURES
 
 TOKENS = ("the", "\u0120cat", "\u00c2", "\u010a")
-"""As GPT-2's vocabulary spells them: a word, one behind a blank, a byte of a character, a line break."""
+"""In GPT-2's spelling: a word, a word after a blank, a byte of a character, a line break."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The interface where it gives what eager attention gives, else that, checked."""
+"""The interface is used if it matches eager attention; otherwise eager attention, after checks."""
 
 import copy
 import sys
@@ -46,7 +46,7 @@ def model_and_inputs(name: str, num_tokens: int = 13) -> tuple[PreTrainedModel, 
 
 
 def nothing(_: CapturedLayer) -> None:
-    """Takes a layer."""
+    """Consume a layer."""
 
 
 @pytest.mark.parametrize("argument", ["sinks", "indices", "block_indices", "new_in_transformers_6"])
@@ -234,7 +234,7 @@ BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 
 def change_weights(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
-    """Of Llama's eager attention."""
+    """Change the weights of Llama's eager attention."""
     forward = LlamaAttention.forward
 
     def changed(self: LlamaAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -295,7 +295,7 @@ def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
 
 
 def changed_layers(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
-    """As if the interface did not tell of a sink, a cap, a bias or a window."""
+    """Layers as if the interface did not pass on a sink, a cap, a bias or a window."""
 
     def built(
         query: Tensor, key: Tensor, value: Tensor, seen: Visibility, scale: float, rules: ScoreRules
@@ -336,7 +336,7 @@ MISSING: dict[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("missing", MISSING)
 def test_what_the_interface_does_not_tell_is_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it changes less than a hundredth, and where it changes nothing in the first tokens."""
+    """Even if it changes less than a hundredth, and if it changes nothing in the first tokens."""
     build, changed = MISSING[missing]
     inputs = random_inputs(build(), 45)
     assert captured_layers(build(), inputs)[0] == "interface"
@@ -357,7 +357,7 @@ def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.Monkey
 
 
 def test_outputs_without_names_are_compared() -> None:
-    """DPR's encoder gives a plain tuple."""
+    """DPR's encoder returns a plain tuple."""
     model = DPREncoder(DPRConfig(**USUAL)).eval()
     inputs = {"input_ids": torch.arange(5, 18).unsqueeze(0)}
     assert capture(model, inputs, nothing) == Way("interface")
@@ -383,7 +383,7 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
     in_turn([{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}], [1, 5, 11]),
 )
 def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> None:
-    """A slice is that of the whole matrix, with as many keys as queries and with more."""
+    """A slice equals the slice of the whole matrix, with as many keys as queries and with more."""
     for num_keys in (11, 17):
         drawn = torch.rand(2, num_keys, generator=torch.Generator().manual_seed(count)) > 0.3
         mask = Visibility(11, num_keys, key_mask=drawn, **settings)
@@ -400,7 +400,7 @@ def test_other_parts_of_a_mask_are_not_given(queries: slice, keys: slice) -> Non
 
 
 def failing(module: str, error: type[Exception]) -> Callable[..., Any]:
-    """A function that stands in a module of this name, and fails."""
+    """A failing function in a module of this name."""
     names: dict[str, Any] = {"__name__": module, "error": error}
     exec("def fail(*_, **__):\n    raise error('by itself')", names)
     found: Callable[..., Any] = names["fail"]
@@ -411,7 +411,7 @@ def failing(module: str, error: type[Exception]) -> Callable[..., Any]:
 def test_a_mistake_of_attn_is_not_blamed_on_the_model(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In what takes the layers, before the model runs, and in what the model calls."""
+    """In the consumer of layers, before the model runs, and inside the model's calls."""
     model, inputs = model_and_inputs("Llama")
     fail = failing("attncli.models", error)
     with pytest.raises(error, match="by itself"):
@@ -424,7 +424,7 @@ def test_a_mistake_of_attn_is_not_blamed_on_the_model(
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError])
 def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None:
-    """Before any attention and after it; and where it takes another argument."""
+    """Before any attention and after it; and with another argument."""
     model, inputs = model_and_inputs("Llama")
     reason = f"model: llama cannot run on only text: {error.__name__}: '?by itself"
     for part in (model.get_input_embeddings(), model.get_submodule("norm")):

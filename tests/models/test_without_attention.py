@@ -1,4 +1,4 @@
-"""Models that mix tokens without attention are told so, by what they are made of."""
+"""Models that mix tokens without attention are refused, by the classes of their modules."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is no file, and what is too large, is refused before a byte is read; pipes of a shell are read."""
+"""Anything but a file, and a file that is too large, is refused before reading; a shell's pipes are read."""
 
 import os
 import socket
@@ -63,7 +63,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 
 def test_a_short_file_takes_no_more_memory_than_it_holds(tmp_path: Path) -> None:
-    """However much may be read of its kind: under a limit of memory a short text is read, too."""
+    """Even with a large limit, a short text needs little memory."""
     (tmp_path / "short").write_bytes(b"a b")
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Commands work without what only Linux has, as on macOS."""
+"""Commands work without features that only Linux has, as on macOS."""
 
 import json
 import os
@@ -58,7 +58,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def run_elsewhere(folder: Path, *command_lines: list[str]) -> str:
-    """Return what the commands print in a process without what only Linux has."""
+    """Return the output of the commands in a process without features that only Linux has."""
     (folder / "sitecustomize.py").write_text(TAKEN_AWAY)
     environment = {
         **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
@@ -72,7 +72,7 @@ def run_elsewhere(folder: Path, *command_lines: list[str]) -> str:
 
 @pytest.mark.nightly
 def test_without_what_only_linux_has(attn: Attn, tmp_path: Path) -> None:
-    """Batches and their stores, models and reports."""
+    """Batches with their stores, models and reports."""
     arguments = write_batch(tmp_path, 5)
     assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
     model = ["--model", str(save_model(tmp_path / "model", "Llama"))]

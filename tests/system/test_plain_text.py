@@ -1,4 +1,4 @@
-"""Nothing that a terminal would obey, hide or move passes the sanitiser."""
+"""Nothing that a terminal would obey, hide or move passes the sanitizer."""
 
 import ast
 import unicodedata
@@ -125,7 +125,7 @@ def test_every_format_character_of_unicode_is_covered() -> None:
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
 @pytest.mark.parametrize("golden", ["multihead-explained-160", "scale-demo-80", "pitfalls-80", "norm-80"])
 def test_a_console_without_our_characters_has_like_ones(encoding: str, golden: str) -> None:
-    """Where it lacks one, none is an escape, and lines of tables are as long as before."""
+    """Missing characters are replaced without escapes, and table lines keep their length."""
     text = (GOLDEN / f"{golden}.txt").read_text(encoding="utf-8")
     written = text.encode(encoding, LEGIBLE).decode(encoding)
     assert "\\" not in written
@@ -141,7 +141,7 @@ def test_what_nothing_is_like_is_an_escape() -> None:
 
 
 def test_every_character_that_we_write_has_a_like_one() -> None:
-    """In texts of screens and explanations, but for German words of an example and ends of sentences."""
+    """Characters in screens and explanations, except German words in an example and ends of sentences."""
     sources = [path for room in ("views", "toys") for path in (PACKAGE / room).rglob("*.py")]
     texts = {
         node.value

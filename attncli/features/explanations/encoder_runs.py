@@ -103,7 +103,7 @@ class ReadEncoder(ReadAnswer):
         self.weights = _weights(run, [named_head(name) for name in heads])
         is_score = self.output.kind == "class" and not self.output.is_probability
         self.kind = "score" if is_score else self.output.kind
-        self.name = "itself" if self.output.is_of_itself else self.output.name or None
+        self.name = "itself" if self.output.compares_itself else self.output.name or None
         self._value = float(self.removal.measured(torch.ones(1, self.num_sources, dtype=torch.bool))[0])
         self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
 

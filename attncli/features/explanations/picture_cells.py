@@ -174,5 +174,5 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     pooling = Pooling("pooled" if has_pooled else "cls" if has_cls else "mean")
     vector = pooling.text_vectors(outputs)[0]
     notes = () if has_pooled or has_cls else ("The picture's vector is the mean over its tokens.",)
-    output = EncoderOutput("similarity", pretrained.model, pooling=pooling, is_of_itself=True, notes=notes)
+    output = EncoderOutput("similarity", pretrained.model, pooling=pooling, compares_itself=True, notes=notes)
     return replace(output, toward=vector / vector.norm())

@@ -319,7 +319,7 @@ def first_text(source: LayerOrWeights) -> LayerOrWeights:
         query=source.query[this],
         key=source.key[this],
         value=source.value[this],
-        visibility=source.visibility.of_texts(this),
+        visibility=source.visibility.for_texts(this),
         rules=rules,
     )
 

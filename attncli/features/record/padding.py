@@ -316,7 +316,7 @@ class _SelectedRule:
 
     def __call__(self, queries: Queries, keys: Keys) -> Bool[Tensor, "text query key"]:
         blocks = [
-            self.visibility.of_texts(slice(text, text + 1)).block(rows[queries], columns[keys])
+            self.visibility.for_texts(slice(text, text + 1)).block(rows[queries], columns[keys])
             for text, rows, columns in zip(self.texts, self.queries, self.keys, strict=True)
         ]
         return torch.cat(blocks)

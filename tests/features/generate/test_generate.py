@@ -359,7 +359,7 @@ def test_pieces_of_a_prompt_are_refused_where_they_change_it(attn: Attn, tmp_pat
     command = ["generate", "--model", str(tmp_path), "--max-new-tokens", "2", SENTENCE]
     assert attn(command).code == 0
     ended = attn([*command, "--prefill-chunk", "4"])
-    line = "--prefill-chunk: a prompt in pieces may be another one to jamba: leave it out\n"
+    line = "--prefill-chunk: jamba may read a prompt differently in pieces: leave it out\n"
     assert (ended.code, ended.out, ended.err) == (2, "", line)
 
 
@@ -403,9 +403,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     long = ["generate", "x" * 200]
     refused = attn(long)
     assert refused.code == 2
-    expected = (
-        "must be at most 105 tokens for tiny-induction beside 24 new ones (got 201): --truncate cuts it"
-    )
+    expected = "must be at most 105 tokens for tiny-induction with 24 new ones (got 201): --truncate cuts it"
     assert refused.err == f"TEXT: {expected}\n"
     cut = attn([*long, "--truncate", "--format", "json"])
     assert json.loads(cut.out)["statistics"]["writing"]["prompt_tokens"] == 105
@@ -483,7 +481,7 @@ def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path)
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
     run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
-    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* beside 16 new ones"):
+    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* with 16 new ones"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=16)
     with pytest.raises(UserError, match=r"max_new_tokens: must be at most 17 .*\(got 18\)"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=18)
@@ -528,7 +526,7 @@ TEMPLATES = {
     "{{ ''.__class__.__mro__ }}": "access to attribute '__class__' of 'str' object is unsafe.",
     "{{ 1 + 'x' }}": "unsupported operand type(s) for +: 'int' and 'str'",
     "{{ 'x' * 10**10 }}": "it takes more than 537 MB",
-    "{{ 'x' * 2 * 10**6 }}": "it makes 2,000,000 characters of 7",
+    "{{ 'x' * 2 * 10**6 }}": "it turns 7 characters into 2,000,000",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "maximum recursion depth exceeded",
     "{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}": "it takes more than 2 s",
 }

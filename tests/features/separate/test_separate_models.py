@@ -273,7 +273,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     assert result.notes[0] == "A hit is a text with other=1 that is called answered=no."
     assert not any("fitted to" in note for note in result.notes)
     assert not any("hit" in note for note in attncli.apply_detector(tiny, rows, file, label="answered").notes)
-    with pytest.raises(UserError, match="answered=perhaps is negative to the detector"):
+    with pytest.raises(UserError, match="answered=perhaps is the detector's negative value"):
         attncli.apply_detector(tiny, rows, file, label="answered=perhaps")
     known = {"text": "hat=", **rows[0]}
     known["text"] = next(text.line.text for _, text in LabelledFile(EXAMPLE).numbered())
@@ -309,7 +309,7 @@ def test_labels_are_whole_numbers_and_without_blanks() -> None:
 
 WRONG = {
     "text,label\na,1\nb,2\nc,3\n": "label must have exactly two values (got 1 (1), 2 (1), 3 (1))",
-    "text,label\na,x\nb,y\n": "must say which value is the positive one, as label=y",
+    "text,label\na,x\nb,y\n": "must name the positive value, such as label=y",
     "text,label\na,1\nb,\n": "label: is required: it is the label",
     "text,kind\na,1\nb,0\n": "must have a column label",
     "text,label,answer\na,1,b\nb,0,\n": "must have the parts of the first text, text and answer (got text)",

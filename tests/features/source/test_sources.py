@@ -341,7 +341,7 @@ def test_the_turns_and_tools_of_a_chat_are_sources(talker: Pretrained) -> None:
     with pytest.raises(UserError, match="must be a chat as JSON"):
         chat_text("[1]", talker)
     talker.tokenizer.chat_template = TEMPLATE.partition("{% if tools")[0]
-    with pytest.raises(UserError, match="leaves out the tool look"):
+    with pytest.raises(UserError, match="omits or changes the tool look"):
         chat_text(json.dumps({"messages": messages, "tools": [tool]}), talker)
 
 
