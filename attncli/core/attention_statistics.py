@@ -15,7 +15,7 @@ from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import torch_threads
 
 LARGEST_SCORE = 6.9e14
-"""Largest score accepted: its square must fit float32, and no weights could show its differences."""
+"""Largest score accepted. Beyond it, squares do not fit float32, and weights cannot show differences."""
 SOFTCAPS = (1e-30, 1e30)
 
 

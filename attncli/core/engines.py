@@ -20,7 +20,7 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function that computes a layer or given weights, and a test of their size and the wanted results."""
+    """A function that computes results of a layer or of given weights, and a test if it suits them."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]

@@ -60,7 +60,7 @@ def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
 
 
 def recognised(seen: Bool[Tensor, "#text query key"]) -> Visibility:
-    """The simplest equal visibility: causal, with a window, or with padded keys, if one of them is equal."""
+    """The simplest visibility with these entries: causal, with a window or padded keys, else by a rule."""
     num_queries, num_keys = seen.shape[1:]
     some = seen.any(dim=1)
     key_mask = None if some.all() else some

@@ -61,7 +61,7 @@ class FilledTensor:
         self.lock = Lock()
 
     def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
-        """Fill in a part; copied if it shares the tile's buffers, which will be overwritten."""
+        """Fill in a part. It is copied if it shares the tile's buffers, which will be overwritten."""
         with self.lock:
             if self.tensor is None:
                 buffers = tile.weights.untyped_storage().data_ptr()

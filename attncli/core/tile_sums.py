@@ -237,7 +237,7 @@ class ScoreTile:
     position: Float[Tensor, " key"]
     buffer: Float[Tensor, " size"]
     ends: Ends
-    """Numbers of first and near keys, out of all keys."""
+    """Numbers of first and near keys that a small cache would keep."""
 
 
 @dataclass(frozen=True)

@@ -412,7 +412,7 @@ def mask_visibility(
 def _recognised(
     mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
 ) -> tuple[bool, int | None] | None:
-    """(is causal, width of the window or None) of a rule, or None if these two do not explain every entry."""
+    """Causality and window of a rule, or None if they do not explain every entry."""
     if mask_function is bidirectional_mask_function:
         return False, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))

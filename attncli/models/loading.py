@@ -498,7 +498,7 @@ def short_name(model: str) -> str:
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model without attention: of state spaces, recurrence or convolution."""
+    """Raise UserError for a model without attention (state spaces, recurrence, convolution)."""
     if not has_attention(model):
         kind = model.config.model_type
         raise UserError(f"model: {name} ({kind}) has no attention to show")

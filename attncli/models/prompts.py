@@ -120,9 +120,9 @@ def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]
 def _needle_places(
     sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
 ) -> tuple[int, ...]:
-    """Positions of the needle's tokens, which are those with one of its characters.
+    """Positions of the tokens that contain a character of the needle.
 
-    The first occurrence inside one of the messages, which are spans of the text, counts.
+    The needle's first occurrence inside one of the messages, which are spans of the text, counts.
     """
     if isinstance(sought, tuple):
         if sought[1] > len(read.ids):

@@ -609,7 +609,7 @@ def settled(model: PreTrainedModel, use: Use) -> None:
 
 
 def stored_use(model: nn.Module) -> Use | None:
-    """The use of a model's weights that stay in their files; None for a model in memory."""
+    """The `Use` of a model's weights if they stay in their files; None for a model in memory."""
     return next((weight.use for weight in model.parameters() if isinstance(weight, Stored)), None)
 
 

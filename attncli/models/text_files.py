@@ -373,7 +373,7 @@ FILE_KINDS = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in re
 
 
 class FileList(LineFile):
-    """The names of files in a file, one per line, relative to its folder: each a text with its name.
+    """The names of files in a file, one per line, relative to its folder. The text of each is its name.
 
     `key` is the setting for their kind.
     """

@@ -73,7 +73,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
 
 
 def _growth(part: Any) -> float:
-    """Most bytes that a part makes of one; infinite for an unknown type of part."""
+    """Largest growth of a byte by a part, in bytes; infinite for an unknown type of part."""
     match part:
         case None:
             return 1.0
