@@ -272,7 +272,7 @@ class Ablation:
             with_softmax = [
                 ModelHead(head.layer, head.module, head.kind, head.stack, head.head) for head in heads
             ]
-            self.all_heads = HeadsOfModel.of_run(self.pretrained, run, with_softmax, [*_places(survey)])
+            self.all_heads = HeadsOfModel.from_run(self.pretrained, run, with_softmax, [*_places(survey)])
             self._choose(self.all_heads)
         if self.method == "swap":
             self._choose_tokens(self.all_heads, reading)
@@ -354,7 +354,7 @@ class Ablation:
         self.patterns = [[] for _ in heads.heads]
         self.chosen = heads.chosen(self.head_names, self.method, self._mean_gradients())
         if self.into is not None:
-            self.reader = heads.place_of_reader(self.into)
+            self.reader = heads.reader_place(self.into)
             earlier = heads.before(self.reader, self.chosen)
             if not earlier or (self.head_names and len(earlier) < len(self.chosen)):
                 where = "must be in a later layer than the heads to swap"

@@ -152,7 +152,7 @@ class AblateSpec(EncodedTextSpec):
         return 2 if self.answer is None and self.read_file is None else 1
 
     @property
-    def named_heads(self) -> list[str]:
+    def selected_heads(self) -> list[str]:
         """The heads in `heads`; an empty list for all."""
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
@@ -199,14 +199,14 @@ class AblateSpec(EncodedTextSpec):
             setting = self.setting_of_file()
             message = f"needs a model that predicts tokens: give a text beside `{setting}`"
             yield contradiction(key, message, setting)
-        if self.jointly and len(self.named_heads) < 2:
+        if self.jointly and len(self.selected_heads) < 2:
             yield contradiction("jointly", "needs two or more `heads`", "heads")
 
 
 METHODS = {
     "zero": "The output of a removed head is zero, as if its columns of W_O were.",
     "mean": "The output of a removed head is its mean over all tokens.",
-    "swap": "The output of a head is that on the other prompt; back: on the other prompt, that on this one.",
+    "swap": "The output of each head is replaced by its output on the other prompt; back: the reverse.",
     "sink": "The output of a removed head is the value of the first token, as if it looked only there.",
 }
 
@@ -337,7 +337,7 @@ def _report(
     result = ablate(
         pretrained,
         readings,
-        heads=spec.named_heads,
+        heads=spec.selected_heads,
         method=spec.method,
         jointly=spec.jointly,
         approximate=spec.approximate,
@@ -422,13 +422,13 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
             "The model predicts no tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
         )
     if spec.probe:
-        return f"The loss, in nats per token, is that of the second copy of the probe ({places})."
+        return f"Loss in nats per token, over the second copy of the probe ({places})."
     if readings[0].num_before:
         words = f"{places} of the words, each predicted from the tokens before it"
-        return f"The loss, in nats per token, is that of {words}."
+        return f"Loss in nats per token, over {words}."
     if pretrained.predicts == "masked":
-        return f"The loss, in nats per token, is that of {places} masked at random."
-    return f"The loss, in nats per token, is that of {places}, each predicted from the tokens before it."
+        return f"Loss in nats per token, over {places} masked at random."
+    return f"Loss in nats per token, over {places}, each predicted from the tokens before it."
 
 
 PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -32,7 +32,7 @@ class HeadsOfModel:
     mixers: Mapping[int, str]
 
     @classmethod
-    def of_run(
+    def from_run(
         cls,
         pretrained: Pretrained,
         run: RemovalRuns,
@@ -90,7 +90,7 @@ class HeadsOfModel:
         """Sort rows of all heads by layer."""
         return sorted(rows, key=lambda row: int(str(row["layer"]))) if self.mixers else rows
 
-    def place_of_reader(self, name: str) -> HeadPlace:
+    def reader_place(self, name: str) -> HeadPlace:
         """The place of the head `into`. Raises UserError if it has no softmax."""
         number = head_index(self.heads, name, "into", self.pretrained)
         if number in self.mixers:

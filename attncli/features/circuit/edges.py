@@ -31,8 +31,8 @@ from attncli.features.circuit.stream_ends import (
     Copied,
     ToUnembedding,
     copied_by,
-    embedding_of,
-    unembedding_of,
+    embedding_weight,
+    unembedding_layer,
 )
 from attncli.measure.frozen_blocks import PartVectors
 from attncli.measure.heads import NOTHING_MORE, surveyed
@@ -193,12 +193,12 @@ def _share_rows(
 
 def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
     """The edges of at least LEAST_SHARE with the names of their ends, the largest effect first."""
-    is_kept = np.abs(rows.column("share")).round(COMPARED_DECIMALS) >= LEAST_SHARE
+    is_selected = np.abs(rows.column("share")).round(COMPARED_DECIMALS) >= LEAST_SHARE
     by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength")).round(COMPARED_DECIMALS)
     if "logit" in rows.cells:
-        is_kept |= by >= LEAST_SHARE * by.max(initial=0.0)
+        is_selected |= by >= LEAST_SHARE * by.max(initial=0.0)
     order = np.argsort(-by, kind="stable")
-    strongest = rows.taken(order[is_kept[order]].tolist())
+    strongest = rows.taken(order[is_selected[order]].tolist())
     cells = strongest.cells
     parts = map(StreamPart, cells["kind"], cells["from_layer"], cells["from_head"])
     heads = zip(cells["layer"], cells["head"], strict=True)
@@ -280,7 +280,7 @@ def _edge_ends(
 
 def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
     """The paths to the next token's logit; None, and a note, if the logits are not a sum of parts."""
-    unembedding = unembedding_of(stream.pretrained)
+    unembedding = unembedding_layer(stream.pretrained)
     if unembedding is None:
         return None
     out = ToUnembedding(stream, unembedding)
@@ -414,7 +414,7 @@ def compositions(
     """
     # A head reads linearly once the scales of norms are frozen; there is no rotation at the first position.
     # The token, and so the scales, make no difference: each score is a ratio.
-    token = embedding_of(pretrained).norm(dim=1).argmax()
+    token = embedding_weight(pretrained).norm(dim=1).argmax()
     text = ModelText(tuple(pretrained.labels([int(token)])), token.reshape(1).cpu())
     stream = Stream(pretrained, Reading(text))
     chosen = None if head is None else named_head(head)
@@ -423,7 +423,7 @@ def compositions(
     scores: list[_Score] = []
     copying: list[Mapping[str, int | float]] = []
     earlier: list[tuple[int, Tensor]] = []
-    unembedding = unembedding_of(pretrained)
+    unembedding = unembedding_layer(pretrained)
     copied = Copied(None) if unembedding is None else copied_by(stream, unembedding)
     num_layers = len(stream.attention)
     with idle_core_threads() as adapt:

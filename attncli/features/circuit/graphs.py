@@ -72,7 +72,7 @@ class Graph(NamedTuple):
     rows: list[str]
 
 
-def graph_of(every: Sequence[Edge]) -> Graph | None:
+def layered_graph(every: Sequence[Edge]) -> Graph | None:
     """The graph of the strongest edges, which are sorted by strength; None without edges.
 
     A row has the heads of a layer, each placed above the heads that feed it.

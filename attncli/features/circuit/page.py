@@ -2,14 +2,14 @@
 
 from importlib.resources import files
 
-from attncli.features.circuit.graphs import graph_data, graph_of
+from attncli.features.circuit.graphs import graph_data, layered_graph
 from attncli.features.circuit.screens import head_edges
 from attncli.records.report import Report
 from attncli.views.page.blocks import PageBlock
 
 
 def _data(report: Report) -> object:
-    return graph_data(graph_of(head_edges(report.result)))
+    return graph_data(layered_graph(head_edges(report.result)))
 
 
 GRAPH = PageBlock(

@@ -8,9 +8,9 @@ from attncli.features.circuit.graphs import (
     FEW,
     LOGITS,
     Edge,
-    graph_of,
     into_logits,
     layer_and_head,
+    layered_graph,
     strong_edges,
 )
 from attncli.features.circuit.results import Compositions, HeadEdges
@@ -190,7 +190,7 @@ def _fed_most(report: Report) -> str | None:
 
 
 def _picture(report: Report, names: Collection[str]) -> "DrawnBlock | None":
-    graph = graph_of(head_edges(report.result)) if "edges" in names else None
+    graph = layered_graph(head_edges(report.result)) if "edges" in names else None
     if graph is None:
         return None
     from attncli.features.circuit.picture import GraphBlock  # with matplotlib
@@ -231,7 +231,7 @@ def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> No
 
 
 def _dot_lines(report: Report, display: Display) -> Iterator[str]:
-    graph = graph_of(head_edges(report.result))
+    graph = layered_graph(head_edges(report.result))
     if graph is None:
         raise NothingToDraw(f"this report of {report.experiment} has no edges: use a report of attn circuit")
     yield f"digraph {_quoted(display.title or title(report))} {{"

@@ -28,7 +28,7 @@ Norms = dict[nn.Module, list[FrozenNorm]]
 """The norms that ran, with the frozen norm of each call."""
 
 
-def unembedding_of(pretrained: Pretrained) -> nn.Linear | None:
+def unembedding_layer(pretrained: Pretrained) -> nn.Linear | None:
     """W_U of a model that predicts the next token."""
     if pretrained.predicts != "next" or pretrained.has_decoder:
         return None
@@ -37,7 +37,7 @@ def unembedding_of(pretrained: Pretrained) -> nn.Linear | None:
     return unembedding if isinstance(unembedding, nn.Linear) else None
 
 
-def embedding_of(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
+def embedding_weight(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
     """W_E, from the whole model: the body may not have it (BART)."""
     embedding = pretrained.whole.get_input_embeddings()
     weight = embedding.weight
@@ -164,17 +164,17 @@ class ToUnembedding(_End):
     @cached_property
     def _last_outputs(self) -> tuple[Float[Tensor, " vocabulary"], Float[Tensor, " vocabulary"]]:
         """The output of W_U at the last token, and the model's logits."""
-        given: list[Tensor] = []
+        unembedded: list[Tensor] = []
         forward = self.unembedding.forward
 
         def last_token_only(vectors: Tensor) -> Tensor:
-            given.append(forward(vectors[..., -1:, :]))
-            return given[-1]
+            unembedded.append(forward(vectors[..., -1:, :]))
+            return unembedded[-1]
 
         with forwards_replaced({self.unembedding: last_token_only}):
             outputs = self._run_behind(None)
         assert outputs is not None, "no hook stops this run"
-        return given[0].flatten().double(), outputs["logits"][..., -1, :].flatten()
+        return unembedded[0].flatten().double(), outputs["logits"][..., -1, :].flatten()
 
     @property
     def likeliest(self) -> int:
@@ -183,11 +183,11 @@ class ToUnembedding(_End):
 
     def _keeps_order(self) -> bool:
         """True if the logits keep the order of the outputs of W_U, as after a factor or a cap."""
-        before, given = self._last_outputs
-        logits = given.double()
-        order = before.argsort()
+        unembedded, raw_logits = self._last_outputs
+        logits = raw_logits.double()
+        order = unembedded.argsort()
         rising = logits[order]
-        is_masked = rising <= torch.finfo(given.dtype).min / 2
+        is_masked = rising <= torch.finfo(raw_logits.dtype).min / 2
         steps = rising[~is_masked].diff()
         return bool((steps >= -ROUNDING * rising[~is_masked].abs().max()).all())
 
@@ -241,7 +241,7 @@ def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
     if (reason := out.refusal()) is not None:
         return Copied(None, reason)
     into = FromEmbedding(stream)
-    table = embedding_of(stream.pretrained)
+    table = embedding_weight(stream.pretrained)
     if len(table) != len(unembedding.weight) or not into.is_linear():
         return Copied(None, "between its embedding and its first block there is more than a norm")
 

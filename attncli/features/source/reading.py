@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from attncli.models.source_texts import SourcedReading, SourcedText
 
 
-def check_sources_of(spec: "SourcedTextSpec", texts: Texts) -> None:
+def check_sources(spec: "SourcedTextSpec", texts: Texts) -> None:
     """Raise UserError for a chat or a text without sources, before a model is opened."""
     from attncli.models.source_texts import chat_messages
 

@@ -81,14 +81,14 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
             (f"{name} {generator.choice(VERBS)} the {thing}", f" {place}.")
             for name, thing, place in zip(who, what, where, strict=True)
         ]
-        others = [
+        other_sentences = [
             f"{generator.choice(OTHER_SUBJECTS)} {did}."
             for did in generator.sample(OTHER_PREDICATES, NUM_SENTENCES)
         ]
         right = generator.randrange(NUM_SENTENCES)
         sentences = [
-            "".join(fact) if place == right or generator.random() < FACTS else other
-            for place, (fact, other) in enumerate(zip(facts, others, strict=True))
+            "".join(fact) if place == right or generator.random() < FACTS else sentence
+            for place, (fact, sentence) in enumerate(zip(facts, other_sentences, strict=True))
         ]
         yield SyntheticContext(sentences, right, *facts[right])
 

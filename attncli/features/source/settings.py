@@ -154,9 +154,9 @@ class SourcedTextSpec(SourcesSpec):
     def check_texts(self, texts: Texts) -> None:
         if self.answer is not None and names_file(self.answer) and not texts.named_texts[-1][1].strip():
             raise UserError("answer: must hold at least one token (got an empty text)")
-        from attncli.features.source.reading import check_sources_of
+        from attncli.features.source.reading import check_sources
 
-        check_sources_of(self, texts)
+        check_sources(self, texts)
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
