@@ -181,7 +181,7 @@ class CacheHead:
     kept_weight: float
     bytes_per_key: int
     visible_keys: int
-    select_keys: int
+    limited_keys: int
 
     def where(self) -> dict[str, str | int]:
         """Its place, by column name."""
@@ -189,7 +189,7 @@ class CacheHead:
 
     def num_bytes(self, *, limited: bool) -> int:
         """Size of its cache after reading the text."""
-        return self.bytes_per_key * (self.select_keys if limited else self.visible_keys)
+        return self.bytes_per_key * (self.limited_keys if limited else self.visible_keys)
 
 
 READING_RUNS = 2.0
@@ -529,7 +529,7 @@ def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
 
 def _can_forget(head: CacheHead) -> bool:
     """True if it sees more keys than it would keep; a layer's own window may hold no more."""
-    return head.select_keys < head.visible_keys
+    return head.limited_keys < head.visible_keys
 
 
 def _within(

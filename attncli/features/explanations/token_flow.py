@@ -281,8 +281,8 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
     try:
         stream = run.stream
     except UserError as error:
-        reason = error.lines[0].rpartition("use another: ")[2]
-        run.refuse(way, reason.removeprefix("model: ").removesuffix(": use another"))
+        reason = error.lines[0].removeprefix("model: ")
+        run.refuse(way, reason.removesuffix("use another model").rstrip(":; "))
     if stream.linear or len(stream.attention) < stream.num_blocks:
         run.refuse(way, "some layers mix tokens without a softmax, or not at all")
     for call in stream.attention:

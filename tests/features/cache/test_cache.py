@@ -413,7 +413,7 @@ def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress
     ids = tokens()[0]
     reading = judged_reading(Reading(ModelText(llama.labels(ids.tolist()), ids)), llama)
     cache = PromptCache(llama, reading, NUM_PROMPT, [policy])
-    kept = cache.kept_keys(policy, BUDGET)
+    kept = cache.select_keys(policy, BUDGET)
     theirs = kvpress["policies"][policy]
     assert [[head.tolist() for head in layer] for layer in kept] == theirs["kept"]
     copies = [lambda call, start: _cached_parts(kept[call], start)]
@@ -438,7 +438,7 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
         group = model.config.num_attention_heads // len(cache.needs[0])
         for row in costs.policies:
             hidden = {}
-            for layer, kept in enumerate(cache.kept_keys(row["policy"], row["budget"])):
+            for layer, kept in enumerate(cache.select_keys(row["policy"], row["budget"])):
                 gone = torch.zeros(len(kept), 41, 41, dtype=torch.bool)
                 for head, keys in enumerate(kept):
                     gone[head, start:, :start] = True
@@ -469,7 +469,7 @@ def test_a_budget_of_a_policy_is_a_share_of_what_each_layer_holds(
     start, num_tokens = 30, 34
     with in_use(open_model(wild(name), AutoTokenizer.from_pretrained(tmp_path))) as pretrained:
         reading = judged(pretrained, num_tokens)
-        kept = PromptCache(pretrained, reading, start, [policy]).kept_keys(policy, 0.5)
+        kept = PromptCache(pretrained, reading, start, [policy]).select_keys(policy, 0.5)
         rows = policy_costs(pretrained, [reading], policies=[policy], budgets=[0.5, 1.0]).policies
         model = pretrained.whole
         group = model.config.num_attention_heads // model.config.num_key_value_heads

@@ -409,7 +409,7 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "document": ""}}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     noted = attncli.explanations(folder, QUESTION, TEXT, ways="all_heads")
-    assert noted.notes == (f"Prompts of {folder.name} (query) are not put before the texts.",)
+    assert noted.notes == (f"Prompts of {folder.name} (query) are not prepended to the texts.",)
     both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(both))
     with pytest.raises(

@@ -289,7 +289,7 @@ def test_pictures_from_the_command_line(attn: Attn, tmp_path: Path, file: Path) 
         (("--image", "FILE"), "--image: needs --compare"),
         (("What?", "--compare", "--image", "FILE"), "TEXT: cannot be combined with --image"),
         (("--compare", "--image", "FILE", "--answer", "bird"), "--answer: must be one of LABEL_0, LABEL_1"),
-        (("a. b. c.", "--compare"), "takes pixel_values, not text: give it a picture by --image"),
+        (("a. b. c.", "--compare"), "takes pixel_values, not text: pass a picture with --image"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
