@@ -6,8 +6,8 @@ run for --expect.
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from attncli.records.surveys import (
     HeadSurvey,
     RestOfHead,
     RowsOfStack,
+    SignedHead,
     SinkRate,
     Stack,
     SurveyedHead,
@@ -130,10 +131,18 @@ def text_values(together: Report, num_texts: int, *, rows: bool = False) -> Valu
 
 
 def _value_table(report: Report, num_texts: int | None, rows: bool) -> ValueTable:
-    leaves = list(_leaves(report, num_texts, rows))
-    values = np.concatenate([np.empty((num_texts or 1, 0)), *(numbers for _, numbers in leaves)], axis=1)
-    values[~np.isfinite(values)] = np.nan
-    return ValueTable(columns_from_shapes(tuple(shape for shape, _ in leaves)), values)
+    return _side_by_side(_leaves(report, num_texts, rows), num_texts or 1)
+
+
+def _side_by_side(leaves: "Iterable[Leaf]", num_texts: int) -> ValueTable:
+    """Return the columns and values of leaves side by side, with NaN for infinite numbers."""
+    shapes, values = [], [np.empty((num_texts, 0))]
+    for shape, numbers in leaves:
+        shapes.append(shape)
+        values.append(numbers)
+    table = np.concatenate(values, axis=1)
+    table[~np.isfinite(table)] = np.nan
+    return ValueTable(columns_from_shapes(tuple(shapes)), table)
 
 
 Leaf = tuple[ColumnsShape, np.ndarray]
@@ -219,11 +228,6 @@ def _number_names(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str,
     )
 
 
-def _one_number(statistic: SurveyNumber, number: float, has_stacks: bool) -> Leaf:
-    shape = (one_column, statistic.name(has_stacks=has_stacks), None, None)
-    return shape, np.full((1, 1), number, dtype=np.float64)
-
-
 def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
     """Yield the number of rows behind each pattern, then the other counts of each stack.
 
@@ -284,46 +288,39 @@ def _stacks_from_rows(
 
 def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
     """Yield the numbers of a survey: for each head, without the first key, for each stack, for the model."""
-    stacks = {*survey.heads.cells["stack"], *survey.pattern_rows.cells["stack"]}
-    has_stacks = len(stacks) > 1
-    if survey.patterns:
-        yield _head_leaf(survey.heads, has_stacks)
-    counts = [*_row_counts(_stacks_from_rows(survey.pattern_rows, survey.patterns))]
-    for statistic, number in counts:
-        yield _one_number(statistic, number, has_stacks)
-    if survey.without_first:
-        yield _head_leaf(survey.without_first, has_stacks)
-        for statistic, number in _row_counts_without_first(_stacks_from_rows(survey.without_first_rows)):
-            yield _one_number(statistic, number, has_stacks)
-    if survey.linear:
-        names = tuple(name for name in survey.linear.stored_columns() if name not in PLACES)
-        shape = tuple((head.layer, head.head, LINEAR_PREFIX, names) for head in survey.linear)
-        cells = np.stack([survey.linear.column(name) for name in names], axis=-1).reshape(1, -1)
-        yield (survey_columns, shape), cells
-    numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
-    tables: dict[str, Numbers | Table] = {
-        name: Numbers() if result is None else result.numbers() for name, result in numbers.items()
-    }
-    for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
-        for full_name, number in _single_numbers(name, table):
-            yield (one_column, full_name, None, None), np.full((1, 1), number, dtype=np.float64)
-
-
-def _head_leaf(heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool) -> Leaf:
-    """Return every statistic of every head."""
-    names = tuple(name for name in heads.stored_columns() if name not in PLACES)
-    without_first = heads.kind is RestOfHead
-    shape = tuple(
-        (
-            head.layer,
-            head.head,
-            SurveyNumber(head.stack, "", without_first).name(has_stacks=has_stacks),
-            names,
-        )
-        for head in heads
+    text = StacksOfText(
+        _stacks_from_rows(survey.pattern_rows, survey.patterns),
+        _stacks_from_rows(survey.without_first_rows) if survey.without_first else (),
+        survey.model,
     )
-    numbers = np.stack([heads.column(name) for name in names], axis=-1).reshape(1, -1)
-    return (survey_columns, shape), numbers
+    heads = _reported_heads(survey.heads) if survey.patterns else ()
+    yield from survey_leaves(
+        heads, _reported_heads(survey.without_first), [text], _reported_heads(survey.linear)
+    )
+    for name, numbers in {"texts": survey.texts, "norms": survey.norms}.items():
+        yield from _number_leaves(name, Numbers() if numbers is None else numbers.numbers())
+    yield from _number_leaves("high_norm_patches", survey.high_norm_patches)
+
+
+def _number_leaves(group: str, numbers: Numbers | Table) -> Iterator[Leaf]:
+    """Yield the single numbers of a group of a report on one text."""
+    for name, number in _single_numbers(group, numbers):
+        yield (one_column, name, None, None), np.full((1, 1), number, dtype=np.float64)
+
+
+def _reported_heads(
+    heads: Records[SurveyedHead] | Records[RestOfHead] | Records[SignedHead],
+) -> "list[LayerOfHeads]":
+    """Return every statistic of each head, one by one: a report may have only some heads, in any order."""
+    names = tuple(name for name in heads.stored_columns() if name not in PLACES)
+    if not heads:
+        return []
+    numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
+    stacks = heads.cells.get("stack", ["self"] * len(heads))
+    return [
+        LayerOfHeads(str(stack), head.layer, names, numbers[:, place], (head.head,))
+        for place, (stack, head) in enumerate(zip(stacks, heads, strict=True))
+    ]
 
 
 def _table_leaf(heads: Table) -> Leaf:
@@ -345,12 +342,14 @@ def _table_leaf(heads: Table) -> Leaf:
 
 
 class LayerOfHeads(NamedTuple):
-    """The statistics of the heads of a layer on some texts: (text, head, statistic)."""
+    """The statistics of heads of a layer on some texts: (text, head, statistic)."""
 
     stack: str
     layer: int
     names: tuple[str, ...]
     values: np.ndarray
+    heads: Sequence[int] | None = None
+    """The numbers of the heads; None for all heads of the layer."""
 
 
 class StacksOfText(NamedTuple):
@@ -358,7 +357,7 @@ class StacksOfText(NamedTuple):
 
     stacks: Sequence[Stack]
     rest: Sequence[Stack]
-    sinks: SinkRate
+    sinks: SinkRate | None
 
 
 def survey_values(
@@ -371,50 +370,44 @@ def survey_values(
 
     `rest` has the statistics without the first key, `linear` those of layers without a softmax.
     """
-    has_stacks = len({layer.stack for layer in heads}) > 1
+    return _side_by_side(survey_leaves(heads, rest, texts, linear), len(texts))
+
+
+def survey_leaves(
+    heads: Sequence[LayerOfHeads],
+    rest: Sequence[LayerOfHeads],
+    texts: Sequence[StacksOfText],
+    linear: Sequence[LayerOfHeads] = (),
+) -> Iterator[Leaf]:
+    """Yield the values of the surveys of some texts, in the order of the columns of a store."""
+    stacks = {layer.stack for layer in heads} | {stack.name for stack in texts[0].stacks}
+    has_stacks = len(stacks) > 1
     names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
-    shapes: list[ColumnsShape] = []
-    values: list[np.ndarray] = []
 
-    def add_counts(counts: Sequence[Sequence[tuple[SurveyNumber, float]]]) -> None:
-        text_counts = (statistic for statistic, _ in counts[0])
-        shapes.extend((one_column, each.name(has_stacks=has_stacks), None, None) for each in text_counts)
-        values.append(
-            np.array(
-                [[number for _, number in numbers_of_text] for numbers_of_text in counts], dtype=np.float64
-            )
-        )
+    def head_leaves(layers: Sequence[LayerOfHeads], prefix: Callable[[str], str]) -> Iterator[Leaf]:
+        for layer in layers:
+            numbers = range(layer.values.shape[1]) if layer.heads is None else layer.heads
+            shape = tuple((layer.layer, head, prefix(layer.stack), layer.names) for head in numbers)
+            yield (survey_columns, shape), layer.values.reshape(len(texts), -1)
 
-    def add_heads(layers: Sequence[LayerOfHeads], *, without_first: bool) -> None:
-        prefixes = {
-            layer.stack: SurveyNumber(layer.stack, "", without_first).name(has_stacks=has_stacks)
-            for layer in layers
-        }
-        add_numbers(layers, prefixes)
+    def count_leaves(counts: Iterable[Iterable[tuple[SurveyNumber, float]]]) -> Iterator[Leaf]:
+        for text_counts in zip(*counts, strict=True):
+            name = text_counts[0][0].name(has_stacks=has_stacks)
+            yield (one_column, name, None, None), np.array([[count] for _, count in text_counts], np.float64)
 
-    def add_numbers(layers: Sequence[LayerOfHeads], prefixes: Mapping[str, str]) -> None:
-        places = [(layer, head) for layer in layers for head in range(layer.values.shape[1])]
-        shape = [(layer.layer, head, prefixes[layer.stack], layer.names) for layer, head in places]
-        shapes.append((survey_columns, tuple(shape)))
-        values.extend(layer.values.reshape(len(texts), -1) for layer in layers)
+    def prefix(stack: str, *, without_first: bool = False) -> str:
+        return SurveyNumber(stack, "", without_first).name(has_stacks=has_stacks)
 
-    add_heads([_with_names(layer, names) for layer in heads], without_first=False)
-    add_counts([[*_row_counts(text.stacks)] for text in texts])
+    yield from head_leaves([_with_names(layer, names) for layer in heads], prefix)
+    yield from count_leaves(_row_counts(text.stacks) for text in texts)
     if rest:
-        add_heads(rest, without_first=True)
-        add_counts([[*_row_counts_without_first(text.rest)] for text in texts])
-    if linear:
-        add_numbers(linear, {layer.stack: LINEAR_PREFIX for layer in linear})
-    sink_numbers = [[*_single_numbers("model", text.sinks.numbers())] for text in texts]
-    shapes += [(one_column, name, None, None) for name, _ in sink_numbers[0]]
-    values.append(
-        np.array(
-            [[number for _, number in numbers_of_text] for numbers_of_text in sink_numbers], dtype=np.float64
-        )
-    )
-    numbers = np.concatenate(values, axis=1)
-    numbers[~np.isfinite(numbers)] = np.nan
-    return ValueTable(columns_from_shapes(tuple(shapes)), numbers)
+        yield from head_leaves(rest, partial(prefix, without_first=True))
+        yield from count_leaves(_row_counts_without_first(text.rest) for text in texts)
+    yield from head_leaves(linear, lambda stack: LINEAR_PREFIX)
+    sinks = [[] if text.sinks is None else [*text.sinks.numbers().items()] for text in texts]
+    for text_sinks in zip(*sinks, strict=True):
+        numbers = [[np.nan if number is None else number] for _, number in text_sinks]
+        yield (one_column, f"model.{text_sinks[0][0]}", None, None), np.array(numbers, np.float64)
 
 
 def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
