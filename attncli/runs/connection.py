@@ -17,7 +17,7 @@ CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
 UNCHANGING = "ro&immutable=1"
 SECONDS_TO_WRITE, SECONDS_TO_READ = 30.0, 5.0
-"""How long another program may lock the store, such as a table editor with unsaved changes."""
+"""Seconds that another program may lock the store, such as a table editor with unsaved changes."""
 SECONDS_BETWEEN_TRIES = 0.05
 STEPS_BETWEEN_SIGNALS = 50_000
 """Instructions of SQLite's virtual machine: about a millisecond."""

@@ -75,7 +75,7 @@ class Pending(NamedTuple):
 
 
 class Queue:
-    """The chunks that no worker holds: first those to retry, then those of the plan, taken one by one."""
+    """Chunks that no worker holds: first the ones to retry, then the plan's, taken one by one."""
 
     def __init__(self, chunks: Iterable[Chunk], max_attempts_alone: int = MAX_ATTEMPTS_ALONE) -> None:
         self._chunks = iter(chunks)
@@ -157,7 +157,7 @@ class Worker:
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """Yield the result that arrived; the first message only says that the worker began.
+        """Yield the result that arrived, if any; the first message only announces that the worker began.
 
         Raises EOFError or OSError if the worker died.
         """
@@ -311,7 +311,7 @@ def ended(status: int) -> str:
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
 SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
-"""The latter for runs that are much faster when many run together: texts through a model."""
+"""The second for runs that are much faster when many run together: texts through a model."""
 FIRST_CHUNK_SHARE = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256

@@ -1,7 +1,7 @@
 """Tables of the numbers of runs: one row per run, head, token or list item, one column per statistic.
 
-NULL stands for NaN in a report, or for a statistic that the run does not have: the table `columns` says which
-statistics a run has.
+NULL stands for NaN in a report, or for a statistic that the run does not have: the table `columns` lists the
+statistics of each run.
 """
 
 import re

@@ -49,7 +49,7 @@ class PromptFile(FileList):
     def first(self) -> TextLine:
         """Return the first valid prompt, with which the settings are validated once for all prompts.
 
-        Raises UserError with the bad lines if there is none.
+        Raises UserError with the bad lines if no prompt is valid.
         """
         for number, data in self.lines():
             with suppress(UserError):  # `check` reports it with all other bad lines
@@ -81,7 +81,7 @@ class PromptFile(FileList):
 
         self.check_lines(check_line)
         if not count:
-            raise UserError(f"--file {self.label}: holds no sentence")
+            raise UserError(f"--file {self.label}: contains no sentence")
         self._refuse_numbers_used_as_ids(numbers_as_ids)
         return CheckedPrompts(count, context, characters / count)
 
@@ -89,7 +89,7 @@ class PromptFile(FileList):
         """Raise UserError for a line without an id whose line number is the id of another line."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
-                message = f"must be given: {number}, the number of this line, is the id of another"
+                message = f"is required: {number}, the number of this line, is the id of another line"
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:

@@ -215,7 +215,7 @@ class Reader:
                 yield from self._runs(rows, chosen)
 
     def _without_damaged(self, rows: list[StoredRow], chosen: frozenset[str] | None) -> list[StoredRow]:
-        """Return the rows of `done` without the damaged ones, which are noted."""
+        """Return the rows of `done` without damaged runs, which are recorded in `damaged`."""
         run, name, plan, settings, status, shape = zip(*rows, strict=True)
         # A few distinct combinations stand for all runs.
         kinds = [*zip(map(is_number, run), map(_is_text, name), plan, settings, status, shape, strict=True)]
@@ -350,7 +350,7 @@ class Reader:
         texts: Sequence[Any] = (),
         has_values: bool = False,
     ) -> RunInfo | None:
-        """Return the run with these fields, or None and note it if it is damaged or has no values."""
+        """Return the run with these fields, or None if it is damaged or has no values."""
         run, name, plan, settings = about
         has_texts = all(map(_is_text, (name, *texts)))
         fault = self._fault(is_number(run), has_texts, plan, settings, status, has_values)
@@ -362,7 +362,7 @@ class Reader:
     def _fault(
         self, has_number: bool, has_texts: bool, plan: Any, settings: Any, status: Any, has_values: bool
     ) -> str | None:
-        """Return the damaged part of a run as in `its plan is`, or None."""
+        """Return the damaged part of a run and its verb, such as `its plan is`, or None."""
         if not has_number:
             return "its number is"
         if status not in ("done", "failed"):
@@ -405,7 +405,7 @@ MOST_DAMAGED_LISTED = 3
 
 
 def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
-    """Return the line that names damaged runs and says what to do."""
+    """Return the line that names damaged runs, with advice."""
     lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
     advice = "left out: restore a copy of the store, or start over with --fresh"
     if len(lines) > MOST_DAMAGED_LISTED:

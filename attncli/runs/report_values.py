@@ -67,7 +67,7 @@ def row_columns(
     num_batches: int | None,
     num_tokens: int,
 ) -> Iterator[StoredColumn]:
-    """Yield the summaries of each head, then its `num_tokens` rows; 0 if rows are not kept."""
+    """Yield the summaries of each head, then its rows; `num_tokens` is 0 if rows are not stored."""
     heads = [head] if num_heads is None else range(num_heads)
     batches = [None] if num_batches is None else range(num_batches)
     for place, how in product(heads, SUMMARIES):
@@ -366,9 +366,9 @@ def survey_values(
     texts: Sequence[StacksOfText],
     linear: Sequence[LayerOfHeads] = (),
 ) -> ValueTable:
-    """Return the values of the surveys of some texts, equal to those of their reports.
+    """Return the values of the surveys of some texts, equal to the values of their reports.
 
-    `rest` has the statistics without the first key, `linear` those of layers without a softmax.
+    `rest` has the statistics without the first key, `linear` the heads of layers without a softmax.
     """
     return _side_by_side(survey_leaves(heads, rest, texts, linear), len(texts))
 
@@ -632,7 +632,7 @@ def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], fla
 
 
 def _excess(condition: Condition, values: np.ndarray) -> np.ndarray:
-    """Return how far values miss a condition; NaN, a missing number, counts as the farthest."""
+    """Return the distance by which values miss a condition; NaN, a missing number, counts as the farthest."""
     assert condition.number is not None, condition
     above = values - condition.number
     return {"<": above, "<=": above, ">": -above, ">=": -above}.get(condition.operator, abs(above))

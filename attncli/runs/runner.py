@@ -414,9 +414,9 @@ def load_model(spec: Spec) -> None:
 def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, Outcome | Values]]:
     """Yield the outcome of each experiment by its place, one bucket at a time; each has a separate generator.
 
-    The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
-    tokens, axes and notes. The reports of a bucket have the same axes and shapes. Full buckets are faster:
-    about a thousand sentences of 6 to 40 words fill them.
+    The numbers equal `Session().run(spec, reseed=True)` within 1e-6 of their size, with the same tokens, axes
+    and notes. The reports of a bucket have the same axes and shapes. Full buckets are faster: about a
+    thousand sentences of 6 to 40 words fill them.
 
     Unless reports are requested, an experiment may return its values without one.
     """
@@ -658,7 +658,7 @@ def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Ite
         )
 
 
-CONTINUED_NOTE = "Draws go on from the step before, on one generator."
+CONTINUED_NOTE = "Random numbers continue from the previous step, with the same generator."
 
 
 OnFailure = Callable[[Item, UserError], None]
@@ -684,8 +684,8 @@ def run_jobs(
 ) -> Iterator[tuple[Item, Report]]:
     """Yield each experiment of a plan with its report, in the order of the plan; failures as in `run_items`.
 
-    Among `num_together` jobs at a time, those of one experiment are computed together, and only their reports
-    are in memory. Nothing more is yielded once `stopped` returns true.
+    Among `num_together` jobs at a time, the jobs of one experiment are computed together, and only their
+    reports are in memory. Nothing more is yielded once `stopped` returns true.
     """
     jobs = iter(jobs)
     while window := list(islice(jobs, num_together)):
@@ -730,7 +730,7 @@ def _one_by_one(
         broken = broken and not item.reseed
         try:
             if broken:
-                raise RunError("skipped: it continues from a step that failed (give it a seed of its own)")
+                raise RunError("skipped: it continues from a step that failed (give it a separate seed)")
             report = session.run(item.spec, reseed=item.reseed)
         except UserError as error:
             broken = True

@@ -253,7 +253,7 @@ def is_plain_name(name: str) -> bool:
 
 def _plain_name(name: str) -> str:
     if not is_plain_name(name):
-        raise ValueError("must be a plain name")
+        raise ValueError(f"must be a printable name of 1 to {LONGEST_NAME} characters")
     return name
 
 
@@ -332,13 +332,13 @@ def _png(value: object) -> bytes:
 def _finite_box(box: Box) -> Box:
     left, top, right, bottom = box
     if not (0 <= left <= right <= LARGEST and 0 <= top <= bottom <= LARGEST):
-        raise ValueError("must be left, top, right and bottom")
+        raise ValueError("must be a box: left, top, right, bottom")
     return box
 
 
 def _share(box: Box) -> Box:
     if max(box) > 1:
-        raise ValueError("must be shares of the picture, from 0 to 1")
+        raise ValueError("must hold shares of the picture, from 0 to 1")
     return box
 
 
@@ -578,7 +578,7 @@ def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
     if isinstance(value, dict):
         for name, item in value.items():
             if not is_plain_name(name):
-                raise ValueError(f"{_place(path)}has a name that is not plain: {reprlib.repr(name)}")
+                raise ValueError(f"{_place(path)}has an unprintable or too long name: {reprlib.repr(name)}")
             _refuse_names_and_numbers(item, (*path, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):

@@ -27,7 +27,7 @@ def as_array(values: Any, num_axes: int) -> np.ndarray:
     if not kinds <= {int, float, NoneType}:
         stranger = next(cell for cell in cells if type(cell) not in (int, float, NoneType))
         raise ValueError(
-            f"has {num_axes} axes but values of more"
+            f"has {num_axes} axes, but its values have more"
             if isinstance(stranger, list)
             else f"holds {reprlib.repr(stranger)} instead of a number"
         )
@@ -45,7 +45,7 @@ def as_array(values: Any, num_axes: int) -> np.ndarray:
 
 def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
     if array.ndim != num_axes:
-        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
+        raise ValueError(f"has {num_axes} axes, but its values have {array.ndim}")
     if array.size == 0:
         raise ValueError("holds an empty list")
     if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
@@ -59,7 +59,7 @@ def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
     shape: tuple[int, ...] = ()
     for level in range(num_axes):
         if not all(isinstance(cell, list) for cell in cells):
-            raise ValueError(f"has {num_axes} axes but values of {level}")
+            raise ValueError(f"has {num_axes} axes, but its values have {level}")
         size = len(cells[0])
         if size == 0:
             raise ValueError("holds an empty list")

@@ -63,7 +63,7 @@ class WeightFiles:
             finally:
                 part.unlink(missing_ok=True)
         except OSError as error:
-            message = f"cannot be written: {error.strerror}: what was finished is kept"
+            message = f"cannot be written: {error.strerror}: completed runs are kept"
             raise WriteError(f"{self.folder}: {message}") from None
         return name
 
@@ -82,7 +82,7 @@ def refuse_without_safetensors() -> None:
 
 
 STEP = "step "
-"""The first word of the source of a run that is a step of a training run; its id is the step's number."""
+"""The prefix of the source of a run that is a step of a training run; its id is the step's number."""
 IS_STEP = f"source GLOB '{STEP}*'"
 
 KEYS_A_QUERY = 500
@@ -340,7 +340,7 @@ class Store:
                     self._statistics[part.table].add(column)
 
     def _refuse_same_name(self, column: str, stored: Iterable[str]) -> None:
-        """Raise WriteError if a stored column has the same name but for case, as names in SQL ignore case."""
+        """Raise WriteError if a stored name differs only in case: column names in SQL ignore case."""
         lower = column.encode().lower()  # of bytes: SQL ignores only the case of ASCII letters
         if same := next((name for name in stored if name.encode().lower() == lower), None):
             reason = f"names of statistics must not differ only in case ({same} is stored, {column} is new)"
@@ -383,7 +383,7 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
 
 
 def read_columns(connection: sqlite3.Connection, shape: object) -> StoredColumns:
-    """Return the columns of a shape in order. Raises Damaged if attn did not write them so."""
+    """Return the columns of a shape in order. Raises Damaged if they are not as attn wrote them."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -410,7 +410,7 @@ class StoreContents(NamedTuple):
 
 
 def read_contents(connection: sqlite3.Connection) -> StoreContents:
-    """Read the one row of the table store. Raises Damaged if attn did not write it so."""
+    """Read the one row of the table store. Raises Damaged if it is not as attn wrote it."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
@@ -449,7 +449,7 @@ def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weigh
     errors = []
     for flag, is_requested, is_stored in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if is_requested and not is_stored:
-            errors.append(f"{flag}: {path} was created without it: give another name, or --fresh")
+            errors.append(f"{flag}: {path} was created without it: use another name, or --fresh")
         if is_stored and not is_requested:
             errors.append(f"{flag}: {path} was created with it: give it again, or --fresh")
     if errors:
@@ -458,9 +458,9 @@ def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weigh
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """Report SQLite's errors in one line that says which runs are safe."""
+    """Report SQLite's errors in one line, with advice."""
     try:
         yield
     except sqlite3.Error as error:
-        advice = advice_on(error) or ": what was finished is kept"
+        advice = advice_on(error) or ": completed runs are kept"
         raise WriteError(f"{path}: cannot be written: {one_line_reason(error)}{advice}") from None

@@ -149,10 +149,10 @@ def weights_report(
         context_tokens = [f"k{number}" for number in range(num_keys)]
         tokens = tokens or [f"q{number}" for number in range(num_queries)]
     sizes = ", ".join(f"{axis} {size}" for axis, size in zip(weights.axes, weights.values.shape, strict=True))
-    notes = [f"Weights that were computed elsewhere: {sizes}."]
+    notes = [f"Weights from another tool: {sizes}."]
     why_not = _no_distribution(weights.values)
     if why_not:
-        notes.append(f"{why_not}: no statistics of rows.")
+        notes.append(f"{why_not}: no row statistics.")
     is_one_text = not context_tokens
     rows = tuple(name for name in WEIGHT_STATISTICS if is_one_text or not ROW_STATISTICS[name].positional)
     measured = RowTensors() if why_not else _statistics(weights.values, weights.axes, rows)

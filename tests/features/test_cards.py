@@ -477,4 +477,4 @@ def test_a_report_of_an_unknown_kind_is_shown_whole_and_kept(saved: Path, tmp_pa
     }
     (tmp_path / "x.json").write_text(json.dumps(report | {"kind": "a\x1b[1m"}))
     (refused,) = attn([["show", "x.json"]], tmp_path)
-    assert refused.code == 2 and "kind: must be a plain name" in refused.err
+    assert refused.code == 2 and "kind: must be a printable name" in refused.err

@@ -180,7 +180,7 @@ def test_a_line_without_an_id_is_not_called_like_another(tmp_path: Path) -> None
     text = '{"sentence": "a b", "id": "2"}\n{"sentence": "c d"}\n'
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", text, suffix="jsonl")
-    message = "id: must be given: 2, the number of this line, is the id of another"
+    message = "id: is required: 2, the number of this line, is the id of another line"
     assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:2: {message}"]
 
 
@@ -213,7 +213,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     ("settings", "prompts", "line"),
     [
         ("experiment: norm", "a", "x.yaml:1:1: experiment: norm reads no sentence: leave out --file"),
-        ("experiment: self", "\n \n", "--file p.txt: holds no sentence"),
+        ("experiment: self", "\n \n", "--file p.txt: contains no sentence"),
         ("experiment: self\nbatch_size: 3\nnum_tokens: 2", "a", "x.yaml:2:1: batch_size: needs num_tokens"),
     ],
 )  # fmt: skip

@@ -140,9 +140,9 @@ DAMAGED = {
     changed(tokens=["a", 2, "c"]): "x: tokens[1]: must be text (got 2)",
     changed(tokens=["a", "b"]): "x: tensors.input: has 3 along token, and there are 2 tokens",
     changed(spec__seed=[1, "big"]).replace('"big"', "1e400"): "x: spec.seed[1]: is a number too large",
-    changed(experiment="\x1b[31m"): "x: experiment: must be a plain name",
-    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes but values of more",
-    changed(tensors__weights__axes=["batch", "head", "query", "key"]): "x: tensors.weights: has 4 axes but values of 3",
+    changed(experiment="\x1b[31m"): "x: experiment: must be a printable name of 1 to 100 characters",
+    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes, but its values have more",
+    changed(tensors__weights__axes=["batch", "head", "query", "key"]): "x: tensors.weights: has 4 axes, but its values have 3",
     changed(tensors__weights__axes=["head", "key", "query"]): "x: tensors.weights: axes must end in query, key (got head, key, query)",
     changed(tensors__weights__axes=["head", "query", "query"]): "x: tensors.weights.axes: must name one axis or more, each once (got head, query, query)",
     changed(tensors__weights__axes=["heads", "query", "key"]): None,
@@ -150,7 +150,7 @@ DAMAGED = {
     changed(tensors__weights__values=[[[0.5, True, 0.5]] * 3] * 2): "x: tensors.weights: holds True instead of a number",
     changed(tensors__weights__values=[[[0.5, 0.5]] * 3, [[0.5]] * 3]): "x: tensors.weights: has rows of unequal length",
     changed(tensors__weights__values=[[[]], [[]]]): "x: tensors.weights: holds an empty list",
-    changed(tensors__weights__values=3): "x: tensors.weights: has 3 axes but values of 0",
+    changed(tensors__weights__values=3): "x: tensors.weights: has 3 axes, but its values have 0",
     changed(tensors__weights__values=[[[10**400] * 3] * 3] * 2): "x: tensors.weights: holds a number too large",
     without("tensors", "weights", "axes"): "x: tensors.weights: axes is missing",
     without("statistic_axes", "rows"): "x: statistic_axes: rows is missing, or is not a group of tensors among the statistics",
@@ -166,7 +166,7 @@ DAMAGED = {
     changed(statistics__heads=[{"layer": -1, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got -1)",
     changed(statistics__heads=[{"layer": 0, "head": [], "entropy": 0.5}]): "x: statistics.heads: row 0: head must be a number or a text",
     changed(statistics__heads=[]): "x: statistics.heads: is empty",
-    changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
+    changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has an unprintable or too long name: '\x1b[2J'",
 }  # fmt: skip
 
 
@@ -350,10 +350,10 @@ def test_a_picture_is_read_back_with_the_same_bytes() -> None:
         ({"png": "AAAA"}, "pictures[0].png: must be a PNG in base64"),
         ({"png": "?"}, "pictures[0].png: must be a PNG in base64"),
         ({"boxes": [None]}, "pictures[0].boxes: must be 3, one for each of tokens"),
-        ({"boxes": [None, None, [0, 0, 2, 1]]}, "pictures[0].boxes[2]: must be shares of the picture"),
+        ({"boxes": [None, None, [0, 0, 2, 1]]}, "pictures[0].boxes[2]: must hold shares of the picture"),
         (
             {"boxes": [None, None, [0.5, 0, 0.2, 1]]},
-            "pictures[0].boxes[2]: must be left, top, right and bottom",
+            "pictures[0].boxes[2]: must be a box: left, top, right, bottom",
         ),
         ({"axis": "words"}, "pictures[0].axis: must be one of"),
         ({"crop": [0, 0, 1]}, "pictures[0].crop"),

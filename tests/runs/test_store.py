@@ -291,7 +291,7 @@ def test_weights_on_a_full_disk(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
     (tmp_path / "runs.db-weights").touch()
     ended = attn([*arguments, "-o", str(store), "--weights"])
-    line = f"{store}-weights: cannot be written: Not a directory: what was finished is kept\n"
+    line = f"{store}-weights: cannot be written: Not a directory: completed runs are kept\n"
     assert ended == (4, "", line) or ended == (4, "", line.replace("Not a directory", "File exists"))
     assert done_runs(store) == []
 
@@ -423,7 +423,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
     assert process.returncode == 4, process.stderr
     (line,) = process.stderr.splitlines()
-    assert line.startswith(f"{store}: cannot be written: ") and line.endswith("what was finished is kept")
+    assert line.startswith(f"{store}: cannot be written: ") and line.endswith("completed runs are kept")
     assert 0 < len(done_runs(store)) < 2000
 
 

@@ -49,7 +49,7 @@ class Sought:
 
 
 def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
-    """Run the model up to the head's layer. Raises UserError if there is no such head."""
+    """Run the model up to the head's layer. Raises UserError if the model does not have the head."""
     texts = MarkedTexts(sought.options, readings, pretrained)
     num_heads: dict[int, int] = {}
     weights: list[HeadWeights] = []

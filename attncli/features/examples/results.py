@@ -38,8 +38,8 @@ class ExampleToken(Record):
 class HeadExamples(Result):
     """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
 
-    `rows` has one row per example, `tokens` one per token of each of their texts. If no text has a row with
-    the statistic, there are no examples, and mean and median are None.
+    `rows` has one row per example, `tokens` one per token of each of their texts. Both are empty, and mean
+    and median are None, if no text has a row with the statistic.
     """
 
     rows: Records[HeadExample] = group("examples", is_kept=False, may_be_empty=True)

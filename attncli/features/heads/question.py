@@ -233,7 +233,7 @@ def _picture_maps(
 ) -> PictureMaps | None:
     """Return maps of the same heads over each of the first pictures, or None without maps.
 
-    The heads are the chosen ones, or the first of a ranking, or those of the last layer with their mean and
+    These are the chosen heads, or the first of a ranking, or the last layer's heads with their mean and
     rollout.
     """
     pictures = [] if looks is None else looks.files()

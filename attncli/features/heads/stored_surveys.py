@@ -48,7 +48,7 @@ def _is_survey(experiment: str) -> bool:
 def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return the number and settings of the one stored survey with the chosen values.
 
-    Raises UserError if there is none, or several. Runs that read many texts each do not count.
+    Raises UserError unless exactly one survey has them. Runs that read many texts each do not count.
     """
     if reader.has_steps():
         raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
@@ -159,8 +159,7 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
 def store_report(path: Path, reader: Reader, display: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
     """Return the stored survey with the chosen settings, with these display settings.
 
-    Raises UserError if there is no such survey or the choice is ambiguous; Damaged for settings of wrong
-    types.
+    Raises UserError unless exactly one survey has these settings; Damaged for settings of wrong types.
     """
     number, settings = _survey_settings(path, reader, choice)
     totals = _totals(reader, number)

@@ -25,7 +25,9 @@ PROBE_NOTE = (
     "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
     "induction head."
 )
-WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
+WEIGHTED_NOTE = (
+    "Weights are multiplied by ||v W_O||, each row renormalised; value_norm is the mean sum of the rows."
+)
 
 
 def totals_report(
@@ -50,7 +52,7 @@ def totals_report(
         read += f", {counted(totals.num_tokens, 'token')}"
     about_means = INTERVALS_NOTE.format(kind=kind)
     if totals.num_texts == 1:
-        about_means = f"One {kind} has no interval, so that it names no head."
+        about_means = f"One {kind} gives no interval, so no head is named."
     all_notes = [*survey_notes(spec), about_means, *few_notes(totals.num_texts, kind), *none, *notes]
     return build_report(
         spec,
@@ -66,7 +68,7 @@ def totals_report(
 def with_pattern(
     spec: HeadsSpec, survey: HeadSurvey, numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> tuple[HeadSurvey, list[str]]:
-    """Return the heads of the chosen pattern, judged by `numbers`, and a note if there are none."""
+    """Return the heads of the chosen pattern, judged by `numbers`, and a note if no head has it."""
     if spec.pattern is None:
         return survey, []
     heads = survey.heads.taken(
@@ -75,8 +77,8 @@ def with_pattern(
     statistic, threshold, *_ = HEAD_PATTERNS[spec.pattern]
     measured = (stack for stack in stacks.values() if spec.pattern in stack.patterns())
     few = not any(stack.has_enough_rows(statistic) for stack in measured)
-    why = "too few rows of the text have it to tell" if few else f"none is above {threshold}"
-    notes = [] if heads else [f"No head of this pattern, {spec.pattern}: {why}."]
+    why = "too few rows of the text show it" if few else f"no score is above {threshold}"
+    notes = [] if heads else [f"No head has this pattern, {spec.pattern}: {why}."]
     return replace(survey, heads=heads), notes
 
 
@@ -101,7 +103,7 @@ def survey_notes(spec: HeadsSpec) -> list[str]:
     keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
     notes = {
         PROBE_NOTE: spec.probe,
-        f"Without the first {keys}, the other weights renormalised.": spec.skip_sink,
+        f"Without the first {keys}; the other weights are renormalised.": spec.skip_sink,
         WORDS_NOTE: spec.words,
         WEIGHTED_NOTE: spec.weighted,
     }

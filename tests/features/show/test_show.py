@@ -123,7 +123,7 @@ def test_rows_that_are_no_distributions_have_no_statistics(
 ) -> None:
     np.save("no.npy", array)
     report = json.loads(attn(["show", "no.npy", "--format", "json"]).out)
-    assert report["statistics"] == {} and report["notes"][-1] == f"{note}: no statistics of rows."
+    assert report["statistics"] == {} and report["notes"][-1] == f"{note}: no row statistics."
     assert attn(["show", "no.npy"]).code == 0
 
 

@@ -66,7 +66,7 @@ def test_heads_of_a_pattern_are_the_strongest_first(name: str, attn: Attn) -> No
 
 def test_a_pattern_of_no_head_is_said_and_one_that_is_not_known_refused(attn: Attn, tmp_path: Path) -> None:
     none = attn(["heads", "--pattern", "next token"])
-    assert none.code == 0 and "No head of this pattern, next token: none is above 0.4." in none.out
+    assert none.code == 0 and "No head has this pattern, next token: no score is above 0.4." in none.out
     assert attn(["heads", "--pattern", "next token", "--format", "csv"]).code == 0
     saved = str(tmp_path / "none.json")
     assert attn(["heads", "--pattern", "next token", "-o", saved]).code == 0

@@ -101,7 +101,7 @@ def test_what_is_damaged_is_one_line(tmp_path: Path) -> None:
         "not a saved report": {"report": "{}"},
         "several reports": {"report": text + text},
         "the array weights of its report is missing": {"weights": None},
-        "tensors.weights: has 2 axes but values of 3": {"weights": np.ones((2, 2, 2))},
+        "tensors.weights: has 2 axes, but its values have 3": {"weights": np.ones((2, 2, 2))},
         "tensors.weights: holds an empty list": {"weights": np.ones((0, 2))},
         "tensors.weights: holds a number too large": {"weights": np.full((2, 2), 1e300)},
         "holds <U1: must be an array of real numbers": {"weights": np.array([["a"]])},
