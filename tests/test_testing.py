@@ -44,6 +44,15 @@ def test_the_template_of_the_page_runs_as_printed_and_passes_its_own_test(tmp_pa
 
 
 @pytest.mark.nightly
+def test_the_example_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a form of a built-in command, and a question without a kind of results."""
+    install_wheel(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{ROOT}")
+    commands = (["spread", TEXT], ["heads", "--spread", TEXT], ["similarity", TEXT])
+    testing.check_feature("spread", *commands, folder=tmp_path)
+
+
+@pytest.mark.nightly
 def test_a_built_in_feature_passes(tmp_path: Path) -> None:
     testing.check_feature("norm", ["norm"], folder=tmp_path)
 
