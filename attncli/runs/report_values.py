@@ -318,8 +318,10 @@ def _reported_heads(
     numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
     stacks = heads.cells.get("stack", ["self"] * len(heads))
     return [
-        LayerOfHeads(str(stack), head.layer, names, numbers[:, place], (head.head,))
-        for place, (stack, head) in enumerate(zip(stacks, heads, strict=True))
+        LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
+        for place, (stack, layer, head) in enumerate(
+            zip(stacks, heads.cells["layer"], heads.cells["head"], strict=True)
+        )
     ]
 
 
