@@ -109,10 +109,12 @@ class AblateSpec(EncodedTextSpec):
             "(sink), or its output on another prompt (swap: activation patching)",
         )
     )
-    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, equal in tokens")] = Field(
-        None,
-        description="with `method` swap: the other prompt, with the same number of tokens (for many prompts: "
-        "`texts` in JSON Lines or CSV with text, other, answer, against and token)",
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of the same length")] = (
+        Field(
+            None,
+            description="with `method` swap: the other prompt, with the same number of tokens (for many "
+            "prompts: `texts` in JSON Lines or CSV with text, other, answer, against and token)",
+        )
     )
     token: TokenName | None = Field(
         None,

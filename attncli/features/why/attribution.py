@@ -241,7 +241,7 @@ def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
     """Raise UserError with the reason that a logit is not a sum of parts in this model."""
-    instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which works for every model"
+    instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which does not need this sum"
     raise UserError(
         f"model: the logits of {pretrained.name} are not a sum over its heads: {reason}: {instead}"
     )

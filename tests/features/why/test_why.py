@@ -200,7 +200,7 @@ def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_pat
     assert ended.code == 2 and ended.out == "" and len(ended.err.splitlines()) == 1
     assert "are not a sum over its heads: " in ended.err and reason in ended.err
     assert ended.err.endswith(
-        ": use a decoder such as GPT-2 or Llama, or attn ablate, which works for every model\n"
+        ": use a decoder such as GPT-2 or Llama, or attn ablate, which does not need this sum\n"
     )
 
 
