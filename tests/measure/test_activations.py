@@ -155,7 +155,7 @@ def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None
     with pytest.raises(attncli.UserError, match="has layers 0, 2 alone"):
         attncli.read_cache(gone)
     several = {name: torch.cat([tensor] * 3) for name, tensor in cache.items()}
-    with pytest.raises(attncli.UserError, match="holds 3 texts"):
+    with pytest.raises(attncli.UserError, match="contains 3 texts"):
         attncli.read_cache(several)
     with pytest.raises(attncli.UserError, match="no weights of layers"):
         attncli.read_cache({"loss": torch.zeros(3)})
@@ -242,7 +242,7 @@ def test_lists_of_layers_that_are_no_steps_are_refused() -> None:
         attncli.UserError, match="3 × 3, 4 × 4, 5 × 5 queries and keys, which are not the steps of"
     ):
         attncli.read_cache([[each] * 2 for each in rows])
-    with pytest.raises(attncli.UserError, match="holds 3 texts, or beams: save one"):
+    with pytest.raises(attncli.UserError, match="contains 3 texts or beams: save only one"):
         attncli.read_cache([[torch.cat([rows[0]] * 3)] * 2])
 
 

@@ -206,7 +206,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
         plan_of(tmp_path, "experiment: self", "".join(lines), suffix="jsonl")
     assert len(caught.value.lines) == MOST_LINES + 1
     assert caught.value.lines[3].endswith("jsonl:4: sentence: must be text (got 3) (and on 1 more line)")
-    assert caught.value.lines[-1].endswith("and 4,980 errors more")
+    assert caught.value.lines[-1].endswith("and 4,980 more errors")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
     ("data", "said"),
     [
         (b"", "must be a picture: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(20), "cannot be read|is damaged|is not a picture"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(20), "cannot be read|is damaged|must be a picture"),
         (b"<svg/>", "must be a picture: PNG, "),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n", "must be a picture: PNG, "),
         (b"\xc5\xd0\xd3\xc6" + bytes(26) + b"%!PS-Adobe-3.0\n", "must be a picture: PNG, "),
@@ -153,7 +153,7 @@ def test_postscript_in_a_picture_s_name_starts_no_program(
         (os.mkfifo, "it is a pipe, not a file"),
         (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
         (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33), "more than 1,024 MiB"),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33), "larger than 1,024 MiB"),
     ],
     ids=["pipe", "device", "folder", "sparse"],
 )
@@ -181,7 +181,7 @@ def test_a_picture_that_is_cut_off_or_huge_is_one_line(
 def test_many_pixels_in_a_small_file_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
     Image.new("L", (6000, 6000)).save(tmp_path / "a.png")
     Image.new("L", (4000, 4000)).save(tmp_path / "b.png")
-    with pytest.raises(UserError, match=r"a\.png: holds 36 million pixels in .*, mostly of one colour: make"):
+    with pytest.raises(UserError, match=r"a\.png: has 36 million pixels in .*, mostly of one colour: make"):
         open_picture(str(tmp_path / "a.png"))
     assert open_picture(str(tmp_path / "b.png")).image.size == (4000, 4000)
 
@@ -381,7 +381,8 @@ def test_a_list_of_pictures_is_read_as_a_folder_is(
     assert "2 pictures" in found["about"]
     names.write_text(f"{folders['picture']}\nnone.png\n")
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names)])
-    assert ended.code == 2 and re.search(r"names\.txt:2: names no picture here .*: none\.png$", ended.err)
+    line = r"names\.txt:2: must name an existing picture file .*got none\.png\)$"
+    assert ended.code == 2 and re.search(line, ended.err)
     ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(names)])
     assert ended.code == 2 and "must be one picture (got the list" in ended.err
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names), "--maps", "self"])
@@ -518,8 +519,8 @@ REFUSED = [
         ("heads", "--model", "TEXT"),
         "reads no pictures|has no part that reads pictures alone|no image processor",
     ),
-    (("heads", "--model", "MODEL", "--from", "r9c9"), "no token of the text .got r9c9."),
-    (("heads", "--model", "MODEL", "--from", "0.5,2"), "no token of the text"),
+    (("heads", "--model", "MODEL", "--from", "r9c9"), "must be a token of the text .got r9c9."),
+    (("heads", "--model", "MODEL", "--from", "0.5,2"), "must be a token of the text"),
     (("heads", "--model", "MODEL", "--sort", "induction"), "induction is of texts"),
     (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
     (("heads", "--model", "MODEL", "--rollout"), "--rollout: cannot be combined with --image"),
@@ -542,7 +543,7 @@ def test_one_picture_where_many_are_not_read(folders: dict[str, Path], attn: Att
     ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(folders["many"])])
     assert ended.code == 2 and "must be one picture" in ended.err
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(tmp_path)])
-    assert ended.code == 2 and "holds no picture" in ended.err
+    assert ended.code == 2 and "contains no picture files" in ended.err
 
 
 def test_a_folder_of_pictures_is_kept_in_a_report(
@@ -577,7 +578,7 @@ def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], a
         (("--heads", "9:0"), r"^--heads?: must be from 0:0 to 1:3 \(got 9:0\)$"),
         (("--head", "0:0", "--sort", "entropy"), "^--sort: cannot be combined with --head, which names"),
         (("--head", ",".join(f"0:{head}" for head in range(17))), r"^--head: must be at most 16 .*got 17\)$"),
-        (("--from", "r9c9"), "from: no token of the text .got r9c9"),
+        (("--from", "r9c9"), "from: must be a token of the text .got r9c9"),
     ],
 )
 def test_what_a_folder_has_no_maps_of_is_one_line(

@@ -248,4 +248,5 @@ def test_a_batch_runs_on_every_sound_of_a_list(writers: Path, attn: Attn, tmp_pa
             assert row.get(name) == (pytest.approx(np.mean(expected), abs=1e-5) if expected else None)
     sounds.write_text("noise.wav\ngone.wav\n")
     gone = attn(["batch", str(config), "--file", str(sounds), "-o", store])
-    assert gone.code == 2 and ":2: names no sound here (.wav, .flac, .ogg, .oga, ...): gone.wav" in gone.err
+    line = ":2: must name an existing sound file (.wav, .flac, .ogg, .oga, ...) (got gone.wav)"
+    assert gone.code == 2 and line in gone.err

@@ -411,7 +411,7 @@ def test_two_processes_that_train_together(tmp_path: Path) -> None:
     assert first == second
     alone, watched, *lines, later = first
     assert alone == watched and later == "None"
-    assert len(lines) == 3 and all("in parts on several processes" in line for line in lines)
+    assert len(lines) == 3 and all("split over several processes" in line for line in lines)
     assert steps_in(tmp_path / "run.db").steps == [2, 4]
 
 
