@@ -526,7 +526,7 @@ def test_a_colour_variable_colours_no_file(
         ("self >&-", 4, "cannot write: standard output is closed\n"),
         ("self 2>&- >&-", 4, ""),
         ("self --file - <&-", 2, "--file: standard input is closed\n"),
-        ("show - <&-", 2, "standard input is closed: name a file\n"),
+        ("show - <&-", 2, "standard input is closed: use a file name\n"),
         ("show - <&- 2>&-", 2, ""),
         ("--help | true", 0, ""),
     ],

@@ -239,7 +239,7 @@ def test_the_rows_of_cross_attention_are_of_another_text(tmp_path: Path, num_key
 def test_lists_of_layers_that_are_no_steps_are_refused() -> None:
     rows = [torch.rand(1, 5, size, size).softmax(dim=-1) for size in (3, 4, 5)]
     with pytest.raises(
-        attncli.UserError, match="3 × 3, 4 × 4, 5 × 5 queries and keys, which are not the steps of"
+        attncli.UserError, match="3 × 3, 4 × 4, 5 × 5 queries and keys, which are not steps of"
     ):
         attncli.read_cache([[each] * 2 for each in rows])
     with pytest.raises(attncli.UserError, match="contains 3 texts or beams: save only one"):

@@ -268,7 +268,7 @@ def test_a_compiled_model_is_refused(tokenizer: PreTrainedTokenizerBase) -> None
 def test_weights_without_numbers_are_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     model = MODELS["Llama"].build()
     model.layers[1].mlp.to("meta")
-    message = r"^model: layers\.1\.mlp\.gate_proj\.weight is on the meta device, without numbers"
+    message = r"^model: layers\.1\.mlp\.gate_proj\.weight is on the meta device, without data"
     with pytest.raises(attncli.UserError, match=message):
         attncli.heads(model, SENTENCE, tokenizer=tokenizer)
 

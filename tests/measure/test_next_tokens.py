@@ -97,7 +97,7 @@ def test_an_answer_is_a_text_or_the_id_of_a_token() -> None:
     texts = attncli.why(model, "abab", answer="a", against="b")
     assert compared.ids == texts.ids and compared.parts.logit == texts.parts.logit
     for wrong in (-1, len(logits)):
-        with pytest.raises(UserError, match="answer: must be the id of a token of tiny-induction, below "):
+        with pytest.raises(UserError, match="answer: must be a token id of tiny-induction, below "):
             attncli.why(model, "abab", answer=wrong)
 
 

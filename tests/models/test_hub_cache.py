@@ -103,6 +103,6 @@ def test_watch_reads_cached_revisions_without_the_flag(hub_cache: Path, attn: At
     ended = attn([*asked, "owner/tiny@step8"])
     assert (ended.code, ended.err) == (0, ""), ended.err
     assert attn([*asked, "owner/other@*"]).err == (
-        "owner/other: no such folder (a hub id needs --allow-download), and none of its revisions was "
-        "downloaded before\n"
+        "owner/other: no such folder (a hub id needs --allow-download), and none of its revisions is "
+        "in the cache\n"
     )

@@ -185,8 +185,8 @@ REFUSED = [
     (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
     (["watch", "owner/tiny@step*"],
-     "owner/tiny: no such folder (a hub id needs --allow-download), and none of its revisions was "
-     "downloaded before"),
+     "owner/tiny: no such folder (a hub id needs --allow-download), and none of its revisions is "
+     "in the cache"),
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
     (["watch", "lessons/learning-to-copy.db", "--fresh"],
      "--fresh: is only for checkpoints: {lesson} is a store"),

@@ -348,7 +348,7 @@ def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path)
         ({"text": "a b", "answer": 2.5}, "answer: must be text, or the id of a token (got 2.5)"),
         (
             {"text": "a b", "answer": 64},
-            "answer: must be the id of a token of tiny-induction, below 64 (got 64)",
+            "answer: must be a token id of tiny-induction, below 64 (got 64)",
         ),
     ],
 )
