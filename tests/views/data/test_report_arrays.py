@@ -104,7 +104,7 @@ def test_what_is_damaged_is_one_line(tmp_path: Path) -> None:
         "tensors.weights: has 2 axes, but its values have 3": {"weights": np.ones((2, 2, 2))},
         "tensors.weights: holds an empty list": {"weights": np.ones((0, 2))},
         "tensors.weights: holds a number too large": {"weights": np.full((2, 2), 1e300)},
-        "holds <U1: must be an array of real numbers": {"weights": np.array([["a"]])},
+        "must be an array of real numbers (got <U1)": {"weights": np.array([["a"]])},
         "top_keys: must hold whole numbers": {"rows.top_keys": np.ones((2, 2))},
         "has 3 along query, and there are 2 tokens": {"output": np.ones((3, 64))},
     }
