@@ -431,10 +431,10 @@ class Driver:
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
             self._jobs_left -= len(some)
-            keys = [self.keys.of_job(job) for job in some]
-            planned = self.store.planned([key for job_keys in keys for key in job_keys])
-            for job, job_keys in zip(some, keys, strict=True):
-                left = tuple(self._keys_left(job, job_keys, planned))
+            keys = [self.keys.job_keys(job) for job in some]
+            planned = self.store.planned([key for run_keys in keys for key in run_keys])
+            for job, run_keys in zip(some, keys, strict=True):
+                left = tuple(self._keys_left(job, run_keys, planned))
                 if any(left):
                     yield job, left
 

@@ -53,7 +53,7 @@ class _Contents:
         self._on_read = on_read
         self._digests: dict[Path, str] = {}
 
-    def of_file(self, path: Path) -> str:
+    def file_digest(self, path: Path) -> str:
         """Return the digest of a file. Raises UserError if it cannot be read."""
         if path not in self._digests:
             try:
@@ -62,13 +62,13 @@ class _Contents:
                 raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         return self._digests[path]
 
-    def of_model(self, model: Path) -> Any:
+    def model_digest(self, model: Path) -> Any:
         """Return the digests of a folder's files by name, since names decide their kinds, or of one GGUF
         file.
         """
         if not model.is_dir():
-            return self.of_file(model)
-        return {path.name: self.of_file(path) for path in _model_files(model)}
+            return self.file_digest(model)
+        return {path.name: self.file_digest(path) for path in _model_files(model)}
 
 
 def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
@@ -81,17 +81,17 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
                 advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
                 raise UserError(f"{key}: cannot be - in a batch: {advice}")
             is_folder = Path(value).is_dir()
-            settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
+            settings[key] = (contents.model_digest if is_folder else contents.file_digest)(Path(value))
         elif isinstance(value, list):
-            settings[key] = [contents.of_file(Path(file)) for file in value]
+            settings[key] = [contents.file_digest(Path(file)) for file in value]
     answer = getattr(spec, "answer", None)
     if answer is not None and names_file(answer):
-        settings["answer"] = contents.of_file(Path(answer))
+        settings["answer"] = contents.file_digest(Path(answer))
     model = getattr(spec, "model", None)
     folder = None if model is None else local_model(model)
     if folder is not None:
         try:
-            settings["model"] = contents.of_model(folder)
+            settings["model"] = contents.model_digest(folder)
         except OSError as error:
             raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
@@ -114,14 +114,14 @@ class RunKeys:
             for item in self._items
         }
 
-    def of_job(self, job: Job) -> list[bytes]:
+    def job_keys(self, job: Job) -> list[bytes]:
         """Return the key of each run of the job; the key of a run that continues others covers their keys."""
         keys: list[bytes] = []
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
             digest.update(canonical(_texts(item.spec, job.prompt)))
             if job.prompt is not None and job.prompt.file is not None:
-                digest.update(self._contents.of_file(Path(job.prompt.file)).encode())
+                digest.update(self._contents.file_digest(Path(job.prompt.file)).encode())
             for before in keys:
                 digest.update(before)
             keys.append(digest.digest())

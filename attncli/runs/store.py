@@ -354,7 +354,7 @@ def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> N
     rows = (
         (key, job.place + number, job.label, item.source, items[id(item)])
         for job in plan.jobs()
-        for number, (item, key) in enumerate(zip(job.chain, keys.of_job(job), strict=True))
+        for number, (item, key) in enumerate(zip(job.chain, keys.job_keys(job), strict=True))
     )
     connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?, ?)", rows)
     connection.commit()

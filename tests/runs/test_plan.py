@@ -27,7 +27,7 @@ def plan_of(
 
 def keys_of(plan: Plan) -> list[bytes]:
     keys = RunKeys(plan)
-    return [key for job in plan.jobs() for key in keys.of_job(job)]
+    return [key for job in plan.jobs() for key in keys.job_keys(job)]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     plan = make_plan([tmp_path / "x.yaml"], {}, PromptFile(str(tmp_path / "p.txt")))
     keys = RunKeys(plan)
-    count = sum(len(keys.of_job(job)) for job in plan.jobs())
+    count = sum(len(keys.job_keys(job)) for job in plan.jobs())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == len(plan) == 20_000

@@ -36,7 +36,7 @@ take = driver.Driver._take
 
 def telling(self, *arguments):
     take(self, *arguments)
-    print(self.kept + self.done, flush=True)
+    print(self.num_done_before + self.done, flush=True)
 
 driver.Driver._take = telling
 driver.MOST_JOBS = 8

@@ -137,7 +137,7 @@ def run_files(
     **flags: Any,
 ) -> int:
     """Validate every file and sentence, then run; a failed run is reported, and the others continue."""
-    of_store: dict[str, Any] = {
+    store_flags: dict[str, Any] = {
         "fresh": fresh,
         "rows": rows,
         "weights": weights,
@@ -145,7 +145,7 @@ def run_files(
         "scheduler": scheduler,
     }
     store = Path(output) if output is not None and is_store_name(output) else None
-    _refuse_flags(store, of_store, format)
+    _refuse_flags(store, store_flags, format)
     if store is not None:
         checked_store(store)
     elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
@@ -164,14 +164,14 @@ def run_files(
             return 0
         if store is None:
             return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
-        code = keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
+        code = keep(plan, store, conditions=conditions, fail_fast=fail_fast, **store_flags)
     if code == DONE and sys.stderr.isatty() and is_offered(line := f"attn results {store}"):
         print(plain_text(f"Next: {line}"), file=sys.stderr)
     return code
 
 
-def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
-    errors = [*store_errors(store, of_store)]
+def _refuse_flags(store: Path | None, store_flags: dict[str, Any], view: str | None) -> None:
+    errors = [*store_errors(store, store_flags)]
     if store is not None and view is not None:
         errors.append(f"--format: is not for a store: attn results {store} --tidy -o FILE exports one")
     if errors:

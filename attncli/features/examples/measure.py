@@ -64,8 +64,8 @@ def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained
     if not weights:
         if not num_heads:
             raise UserError(f"model: {pretrained.name} shows no attention")
-        known = f"{head_range(num_heads)} in {pretrained.name}"
-        raise UserError(f"head: {known} (got {sought.layer}:{sought.head})")
+        heads = f"{head_range(num_heads)} in {pretrained.name}"
+        raise UserError(f"head: {heads} (got {sought.layer}:{sought.head})")
     return weights[0]._replace(notes=way.notes())
 
 
@@ -143,10 +143,10 @@ def choose(
     values: dict[int, npt.NDArray[np.float32]], count: int
 ) -> tuple[dict[str, list[tuple[int, int]]], float]:
     """Return line and query of each example, and the median of all rows; ties go to the first line."""
-    known = {line: text_values for line, text_values in values.items() if not np.isnan(text_values).all()}
-    if not known:
+    measured = {line: text_values for line, text_values in values.items() if not np.isnan(text_values).all()}
+    if not measured:
         return {}, float("nan")
-    every = np.concatenate(list(known.values()))
+    every = np.concatenate(list(measured.values()))
     median = float(np.median(every[~np.isnan(every)]))
     distances: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
         "strongest": np.negative,
@@ -156,7 +156,7 @@ def choose(
     chosen = {}
     for kind, distance in distances.items():
         best = []
-        for line, text_values in known.items():
+        for line, text_values in measured.items():
             far = np.round(distance(text_values), DECIMALS)
             query = int(np.nanargmin(far))
             best.append((far[query], line, query))

@@ -86,7 +86,7 @@ def report_each(
     whole_tokens: int | None = None,
 ) -> list[Report]:
     """Return the surveys of texts of equal length; texts of up to `whole_tokens` have whole maps of heads."""
-    specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
+    specs = [with_map_kind(spec, readings[0]) for spec in specs]
     first, options = specs[0], survey_options(specs[0])
     if whole_tokens is not None:
         options = replace(options, whole_tokens=whole_tokens)
@@ -118,15 +118,15 @@ def _with_activations(
     """Return the report with the activations of every layer in place of its maps."""
     side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
     is_heads_first = spec.names == "nnsight"
-    named_tensors: dict[str, NamedTensor] = {}
+    tensors_by_name: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
         is_matrix = name.endswith(("pattern", "scores"))
         vectors = ("batch", "head", side[2], "dim") if is_heads_first else ("batch", side[2], "head", "dim")
         axes = ("batch", "head", *side[:2]) if is_matrix else vectors
-        named_tensors[name] = named(tensor, *axes)
-    note = f"{counted(len(named_tensors), 'tensor')} of every layer: -o FILE.safetensors or FILE.npz."
+        tensors_by_name[name] = named(tensor, *axes)
+    note = f"{counted(len(tensors_by_name), 'tensor')} of every layer: -o FILE.safetensors or FILE.npz."
     notes = (*report.notes, note, *([missing] if missing else []))
-    return replace(report, tensors=named_tensors, notes=notes)
+    return replace(report, tensors=tensors_by_name, notes=notes)
 
 
 def values_each(
@@ -161,18 +161,18 @@ def values_each(
     return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 
-def _head_layers(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
-    """Return the statistics of each layer, or only the given names, as numbers."""
+def _head_layers(surveyed: SurveyedLayers, chosen: Collection[str] | None = None) -> list[LayerOfHeads]:
+    """Return the statistics of each layer, or only the chosen ones."""
     layers = []
     for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
-        kept = [place for place, name in enumerate(numbers.names) if named is None or name in named]
-        values = numbers.values.double().numpy(force=True)[..., kept]
-        names = tuple(numbers.names[place] for place in kept)
+        places = [place for place, name in enumerate(numbers.names) if chosen is None or name in chosen]
+        values = numbers.values.double().numpy(force=True)[..., places]
+        names = tuple(numbers.names[place] for place in places)
         layers.append(LayerOfHeads(layer.place.stack, layer.place.layer, names, values))
     return layers
 
 
-def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
+def with_map_kind(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
     """Return the settings with the kind of attention to draw: cross-attention if the context is not text."""
     if spec.maps != "auto":
         return spec
@@ -191,8 +191,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         options = replace(survey_options(spec), linear=spec.shows_signed_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
-    other_notes = [note for note in way_notes if note != totals.unshown]
-    notes = [*many.notes(), *other_notes, *ablated_notes(spec.ablate)]
+    run_notes = [note for note in way_notes if note != totals.unshown]
+    notes = [*many.notes(), *run_notes, *ablated_notes(spec.ablate)]
     report = totals_report(spec, totals, pretrained.name, notes, num_left_out=many.num_left_out)
     return replace(report, missing=totals.unshown)
 
@@ -239,8 +239,8 @@ def _picture_maps(
     pictures = [] if looks is None else looks.files()
     if looks is None or not pictures:
         return None
-    kept = pictures[0].maps.keys()
-    mapped_heads = [name for name in kept if name not in (MEAN, ROLLOUT)]
+    map_names = pictures[0].maps.keys()
+    mapped_heads = [name for name in map_names if name not in (MEAN, ROLLOUT)]
     if named := spec.drawn_heads():
         chosen, about = (
             named,
@@ -249,15 +249,15 @@ def _picture_maps(
     elif looks.keeps_all:
         stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
         ranked_names = [f"{head.layer}:{head.head}" for head in heads if head.stack in stacks]
-        chosen = [name for name in ranked_names if name in kept][:MAX_DRAWN_HEADS]
+        chosen = [name for name in ranked_names if name in map_names][:MAX_DRAWN_HEADS]
         about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
         about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
     else:
         chosen, about = mapped_heads[:MAX_DRAWN_HEADS], f"the heads of layer {looks.last_layer}"
         if len(mapped_heads) > len(chosen):
             about = f"the first {len(chosen)} of {about[4:]}"
-        chosen += [name for name in (MEAN, ROLLOUT) if name in kept]
-        about += ", their mean and the rollout" if ROLLOUT in kept else " and their mean"
+        chosen += [name for name in (MEAN, ROLLOUT) if name in map_names]
+        about += ", their mean and the rollout" if ROLLOUT in map_names else " and their mean"
     if not chosen:
         return None
     names = Counter(Path(picture.file).name for picture in pictures)

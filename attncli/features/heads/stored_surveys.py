@@ -173,15 +173,15 @@ def store_report(path: Path, reader: Reader, display: Mapping[str, Any], choice:
         if count
     ]
     read = {"texts": str(path), "sentence": None, "context": None}
-    known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
+    model_settings = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
     program = "" if "model" in settings else str(settings.get("program", ""))
     if program:
-        known = {"model": program}
+        model_settings = {"model": program}
     try:
-        HeadsSpec.model_construct(**known).model_dump(warnings="error")
+        HeadsSpec.model_construct(**model_settings).model_dump(warnings="error")
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
-    complete = HeadsSpec.model_construct(**{**known, **read, **display})
+    complete = HeadsSpec.model_construct(**{**model_settings, **read, **display})
     report_name = program or Path(str(complete.model_source())).name
     report = totals_report(complete, totals, report_name, notes, num_left_out=sum(left_out.values()))
     missing = dict.fromkeys(environment.get(UNSHOWN, "") for environment in reader.environments())

@@ -84,8 +84,8 @@ def _is_strong_head(row: GroupSummary) -> bool:
 
 def _head_row(row: GroupSummary) -> Row:
     """Return the row with its head as 24:4."""
-    others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
-    return {"statistic": row.statistic, "head": head_name(row), **others}
+    numbers = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
+    return {"statistic": row.statistic, "head": head_name(row), **numbers}
 
 
 SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")

@@ -81,7 +81,7 @@ class Summary:
     def __post_init__(self) -> None:
         self._names = self.reader.statistics()
         settings = self.reader.settings.values()
-        self._settings = dict.fromkeys(key for of_run in settings for key in of_run)
+        self._settings = dict.fromkeys(key for run_settings in settings for key in run_settings)
         run_names = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
@@ -285,8 +285,8 @@ def results(
     all_rows = _ordered(summary.rows(), sort, ascending)
     rows = all_rows[:top]
     result = StoreSummary(summary=rows, failed=_failed(reader, summary))
-    asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
-    asked |= {} if sort is None else {"sort": sort}
+    spec = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
+    spec |= {} if sort is None else {"sort": sort}
     is_grid = set(group_by) == set(PLACES) and sort is None and top is None
     tensors = _grids(rows) if is_grid else {}
     tokens: tuple[str, ...] = ()
@@ -305,7 +305,7 @@ def results(
         notes += [f"{name} is {_listed_values(values)}." for name, values in summary.values_there().items()]
     return Report(
         "results",
-        asked,
+        spec,
         {},
         tokens,
         columns,

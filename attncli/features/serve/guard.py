@@ -216,9 +216,9 @@ def with_headers(send: Send) -> Send:
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            given = list(message.get("headers", []))
-            has_policy = any(name.lower() == NOTHING_LOADED[0] for name, _ in given)
-            message["headers"] = [*given, *HEADERS, *([] if has_policy else [NOTHING_LOADED])]
+            headers = list(message.get("headers", []))
+            has_policy = any(name.lower() == NOTHING_LOADED[0] for name, _ in headers)
+            message["headers"] = [*headers, *HEADERS, *([] if has_policy else [NOTHING_LOADED])]
         await send(message)
 
     return sent

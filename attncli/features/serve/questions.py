@@ -82,9 +82,9 @@ class Waiting:
 
         Next tokens do not count: the page itself asks for them after each question of a user.
         """
-        ours, other = self.question, older.question
-        has_other_text = ours.text != other.text and ours.ask != "next"
-        return ours.tab == other.tab and (ours.ask == other.ask or has_other_text)
+        ours, theirs = self.question, older.question
+        has_other_text = ours.text != theirs.text and ours.ask != "next"
+        return ours.tab == theirs.tab and (ours.ask == theirs.ask or has_other_text)
 
 
 Answering = Callable[[Question, Event, Callable[[str], None]], None]

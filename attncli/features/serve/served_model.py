@@ -102,9 +102,9 @@ def page_setting_names() -> Iterator[None]:
         yield
     except UserError as error:
         parts = [line.partition(": ") for line in error.lines]
-        named = [f"{NAMES.get(key, key)}{colon}{message}" for key, colon, message in parts]
+        lines = [f"{NAMES.get(key, key)}{colon}{message}" for key, colon, message in parts]
         error.lines = tuple(
-            with_key_names(line, flags=True).replace(" --", " attn serve --") for line in named
+            with_key_names(line, flags=True).replace(" --", " attn serve --") for line in lines
         )
         raise
 

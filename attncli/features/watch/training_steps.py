@@ -92,7 +92,7 @@ def step_key(spec: StepSpec, step: int) -> bytes:
 def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
     """The key of a checkpoint, from the content of its files in any folder, or from its commit."""
     item = Item(spec, None)
-    (key,) = RunKeys(Plan(((item,),))).of_job(Job((item,), None, 1))
+    (key,) = RunKeys(Plan(((item,),))).job_keys(Job((item,), None, 1))
     return sha256(key + canonical(step if commit is None else [step, commit])).digest()
 
 
