@@ -37,7 +37,9 @@ def test_steps_draw_on_and_a_seed_of_its_own_starts_anew(tmp_path: Path) -> None
     np.testing.assert_array_equal(second.tensors["input"].values, torch.randn(3, 2))
     np.testing.assert_array_equal(third.tensors["input"].values, first.tensors["input"].values)
     assert [report.spec["seed"] for report in (first, second, third)] == [9, 9, 9]
-    assert any("continue from" in note for note in second.notes) and not any("continue from" in note for note in third.notes)
+    assert any("continue from" in note for note in second.notes) and not any(
+        "continue from" in note for note in third.notes
+    )
     assert failures == []
 
 
