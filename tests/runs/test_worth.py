@@ -243,7 +243,7 @@ def test_garbage_is_collected_while_a_command_runs(
 class NoKeys:
     """Every run has the key of its place; none is done."""
 
-    def of_job(self, job: Job) -> list[bytes]:
+    def job_keys(self, job: Job) -> list[bytes]:
         return [job.place.to_bytes(4, "big")]
 
 
