@@ -23,7 +23,7 @@ HookOutput = TypeVar("HookOutput")
 BlockOutput = Tensor | tuple[Tensor, ...]
 """The vectors of the tokens, alone or as the first of several outputs."""
 CHUNK = 2**24
-"""Maximum number of numbers of the residual stream in one run of a block: 64 MB."""
+"""Maximum number of entries of the residual stream in one run of a block: 64 MB."""
 
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
 """Returns the vectors of a part when called: storing all heads at once would take much memory."""

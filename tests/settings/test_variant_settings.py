@@ -29,8 +29,8 @@ REFUSED = [
     ("self", {"rope": True, "differential": True, "head_dim": 6}, "head_dim (6) must be divisible by 4 with "
      "rope and differential"),
     ("self", {"sink": 1, "differential": True}, "sink: cannot be combined with differential"),
-    ("cross", {"temperature": 0}, "temperature: must be greater than 0 (got 0): 0.01, for example, is "
-     "nearly one-hot"),
+    ("cross", {"temperature": 0}, "temperature: must be greater than 0 (got 0): 0.01, for example, makes "
+     "rows nearly one-hot"),
     ("self", {"temperature": 2, "softmax": False}, "temperature: needs softmax"),
     ("self", {"rope_base": 5}, "rope_base: needs rope"),
     ("self", {"num_buckets": 8}, "num_buckets: needs relative_bias"),

@@ -60,7 +60,9 @@ UNSTREAMED = {
 
 def _check_temperature(value: float) -> float:
     if value <= 0:
-        raise ValueError(f"must be greater than 0 (got {value:g}): 0.01, for example, is nearly one-hot")
+        raise ValueError(
+            f"must be greater than 0 (got {value:g}): 0.01, for example, makes rows nearly one-hot"
+        )
     return value
 
 
@@ -180,7 +182,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     excludes: ClassVar[Mapping[str, str]] = {"projection=none": "head_dim, value_dim, projection_order"}
 
     projection: Annotated[
-        Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
+        Literal["linear", "uniform", "none"], Everyday("projections: linear, uniform, none")
     ] = Field(
         "linear",
         description="projections of query, key, value: linear (as torch.nn.Linear), uniform (U[0,1)), none",

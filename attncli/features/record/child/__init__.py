@@ -1,1 +1,1 @@
-"""What runs inside a program that `attn record` started."""
+"""The part of attn that runs inside a program started by `attn record`."""
