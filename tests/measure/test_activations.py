@@ -152,7 +152,7 @@ def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None
         np.testing.assert_allclose(report.tensors["weights"].values, expected, atol=1e-6)
         assert report.tokens == tuple(tokens)
     gone = {name: tensor for name, tensor in cache.items() if not name.startswith("blocks.1")}
-    with pytest.raises(attncli.UserError, match="has layers 0, 2 alone"):
+    with pytest.raises(attncli.UserError, match="has only the layers 0, 2"):
         attncli.read_cache(gone)
     several = {name: torch.cat([tensor] * 3) for name, tensor in cache.items()}
     with pytest.raises(attncli.UserError, match="contains 3 texts"):
@@ -252,7 +252,7 @@ def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
     two = {f"{stack}.0.attn.hook_pattern": weights for stack in ("encoder_blocks", "decoder_blocks")}
     wrong: list[tuple[Any, Any, str]] = [
         (weights, None, "cache: must be a mapping of names to tensors"),
-        ({1: weights, 2: weights}, None, "has layers 1, 2 alone"),
+        ({1: weights, 2: weights}, None, "has only the layers 1, 2"),
         ({"a.0.pattern": weights.to("meta")}, None, "a.0.pattern must be a tensor or an array of numbers"),
         ({"a.0.pattern": weights.to_sparse()}, None, "a.0.pattern must be a tensor or an array of numbers"),
         ({"a.0.pattern": weights.to(torch.complex64)}, None, "a.0.pattern must be a tensor or an array"),
@@ -503,7 +503,7 @@ def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:
     assert "3 layers (got 3:0)" in raised(lambda: attncli.patch(model, "3:0", without_output))
     assert "must be one of query, key" in raised(lambda: attncli.hooks(model, {"0:0": nothing}))
     assert "must be a function" in raised(lambda: attncli.hooks(model, {"0:0": {"key": 3}}))  # type: ignore[dict-item]
-    assert "must name a layer" in raised(lambda: attncli.hooks(model, {"first": {"key": without_output}}))
+    assert "must be LAYER:HEAD" in raised(lambda: attncli.hooks(model, {"first": {"key": without_output}}))
     with (
         pytest.raises(attncli.UserError, match=r"layer 0 has 5 heads \(got 0:5\)"),
         attncli.patch(model, "0:5", without_output),

@@ -238,7 +238,7 @@ def test_it_shows_the_weights_of_a_model_with_lora(name: str, tokenizer: PreTrai
         for _ in range(2):
             torch.testing.assert_close(shown_weights(model, tokenizer), expected, rtol=0, atol=1e-5)
     with pytest.raises(
-        attncli.UserError, match=rf"\(got PeftModel: give the {type(model).__name__} in it\)$"
+        attncli.UserError, match=rf"\(got PeftModel: pass the {type(model).__name__} inside it\)$"
     ):
         attncli.heads(around, SENTENCE, tokenizer=tokenizer)
 
@@ -261,7 +261,7 @@ def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_
 
 def test_a_compiled_model_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     compiled = torch.compile(MODELS["Llama"].build(), backend="eager")
-    with pytest.raises(attncli.UserError, match=r"\(got OptimizedModule: give the LlamaModel in it\)$"):
+    with pytest.raises(attncli.UserError, match=r"\(got OptimizedModule: pass the LlamaModel inside it\)$"):
         attncli.heads(compiled, SENTENCE, tokenizer=tokenizer)
 
 

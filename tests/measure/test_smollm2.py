@@ -276,7 +276,7 @@ def test_relevance_is_that_of_lxt_and_captum(writer: Pretrained) -> None:
         run = AnswerRun(pretrained, prompt, answer)
         relevance, of_gradients = attnlrp(run), gradients(run)
     assert relevance.logits == pytest.approx(expected["logits"], abs=1e-3)
-    for found, name in ((relevance.of_prompt, "attnlrp"), (of_gradients.gradient_input, "gradient_input")):
+    for found, name in ((relevance.prompt, "attnlrp"), (of_gradients.gradient_input, "gradient_input")):
         assert torch.allclose(found, torch.tensor(expected[name], dtype=torch.float64), atol=1e-4), name
 
 
