@@ -181,7 +181,7 @@ class _RecentOutputs:
             self.calls.append(_ModuleCall(output, first if isinstance(first, Tensor) else None))
 
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
-        """The output of the projection that made these vectors of attention, and if they were rotated since.
+        """The output of the projection behind these vectors, and True if they were rotated afterwards.
 
         A rotation keeps lengths up to a constant scale. Returns None if no module returned these vectors
         alone. With a norm of queries or keys (Qwen3), the norm's input is the projection's output.

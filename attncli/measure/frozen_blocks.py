@@ -81,7 +81,7 @@ class FrozenBlocks:
     def gradients_through(
         self, call: int, gradient: Float[Tensor, "token embed"]
     ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
-        """Gradients by the output of W_O and by the block's input, from the gradient by its output.
+        """Gradients with respect to the output of W_O and the block's input, from that of its output.
 
         The inputs of its attention and MLP are held constant.
         """

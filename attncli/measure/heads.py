@@ -170,7 +170,7 @@ class MarkedTexts:
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
     def attention(self, layer: CapturedLayer) -> LayerOrWeights:
-        """The attention of a layer, between words and without the first keys as the options say."""
+        """The attention of a layer, between words and without the first keys, depending on the options."""
         attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
         return without_first_keys(attention, self.options.skip_sink)
 

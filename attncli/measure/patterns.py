@@ -342,8 +342,8 @@ def _rounded(value: float) -> float:
 
 
 def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
-    """One row per stack: if texts begin with a special token, the rows of each statistic, and its value for
-    even weights.
+    """One row per stack: whether texts begin with a special token, the rows of each statistic, and its value
+    for even weights.
     """
     counted = {name for stack in stacks for name in stack.num_rows}
     even = {

@@ -79,8 +79,9 @@ class NeighbourPatterns(Patterns):
 
 
 class CountedRows(NamedTuple):
-    """Numbers of rows: all, padding, padding with NaN; the number of texts with NaN in weights of a head; and
-    if some padding may be left.
+    """Counts of rows (all, padding, padding with NaN), and of texts with NaN in the weights of a head.
+
+    `is_unclear`: the other rows may include padding.
     """
 
     num_rows: int = 0
