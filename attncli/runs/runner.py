@@ -14,12 +14,10 @@ import numpy as np
 
 from attncli.core.runtime import idle_core_threads, one_torch_thread, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
-from attncli.models.folder import check_model_folder, check_packages, model_on_disk, refuse_without_tokenizer
 from attncli.records.report import Report
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Chain, Item, Job
 from attncli.settings.fields import Spec
-from attncli.settings.models import ManyTextsSpec, ModelSpec, OneTextSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
 from attncli.settings.text import (
     FILE_SETTINGS,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from attncli.core.progress import Progress
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.runs.stored_columns import StoredColumns
+    from attncli.settings.models import ModelSpec, OneTextSpec, SurveyTextSpec
     from attncli.toys.sampling import Draws, Source
 
 
@@ -65,7 +64,7 @@ def page_of(spec: Spec) -> Page:
     return page
 
 
-def model_page_of(spec: ModelSpec) -> ModelPage:
+def model_page_of(spec: "ModelSpec") -> ModelPage:
     """Return the page of an experiment on a model; see `page_of`."""
     page = page_of(spec)
     assert isinstance(page, ModelPage), f"{spec.experiment} is not about a model"
@@ -91,6 +90,9 @@ def check_before_reading(spec: Spec) -> None:
     check_extras(spec)
     source = spec.model_source()
     if source is not None:
+        from attncli.models.folder import check_model_folder, check_packages, model_on_disk
+        from attncli.settings.models import ModelSpec
+
         check_packages()
         allow_download = isinstance(spec, ModelSpec) and spec.allow_download
         if (path := model_on_disk(source, allow_download=allow_download)) is not None:
@@ -107,7 +109,7 @@ SMALL_MODEL = 5 * 10**6
 
 
 def model_of(
-    spec: ModelSpec, progress: "Progress | None" = None, *, with_head: bool | None = None
+    spec: "ModelSpec", progress: "Progress | None" = None, *, with_head: bool | None = None
 ) -> "Pretrained":
     """Return the model of the settings; `with_head` loads its prediction head (None: if the settings need
     it).
@@ -129,13 +131,15 @@ def model_of(
     return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
-def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
+def _check_reads_texts(spec: "ModelSpec", texts: Texts) -> None:
     """Raise UserError for a text and a folder without a tokenizer, before loading weights, which may take
     long.
     """
     source = spec.model_source()
     if source is None or texts.text is None or isinstance(texts.text, TokenIds):
         return
+    from attncli.models.folder import model_on_disk, refuse_without_tokenizer
+
     folder = model_on_disk(source, allow_download=spec.allow_download)
     if folder is not None and folder.is_dir():
         refuse_without_tokenizer(folder)
@@ -147,7 +151,7 @@ NEXT_TOKEN_CLASSES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of models that predict the next token."""
 
 
-def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
+def _check_tokens(spec: "ModelSpec", texts: Texts) -> None:
     """Raise UserError for a token name that matches several tokens, and for a text with too few tokens.
 
     Only the tokenizer is read, since weights may take long to load, and only if the text may be wrong.
@@ -196,7 +200,7 @@ def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
 
 
 def read_survey_text(
-    spec: OneTextSpec | SurveyTextSpec,
+    spec: "OneTextSpec | SurveyTextSpec",
     texts: Texts,
     pretrained: "Pretrained",
     generator: "Generator",
@@ -207,6 +211,7 @@ def read_survey_text(
     from attncli.models.probes import read_probe
     from attncli.models.reading_text import read_text
     from attncli.models.words import words_of_characters
+    from attncli.settings.models import ManyTextsSpec
 
     if spec.probe:
         return read_probe(pretrained, int(spec.num_tokens or 0), generator)
@@ -223,7 +228,7 @@ def read_survey_text(
 
 
 def _run_on_model(
-    spec: ModelSpec,
+    spec: "ModelSpec",
     texts: Texts,
     pretrained: "Pretrained",
     generator: "Generator",
@@ -279,7 +284,7 @@ def _nothing() -> None:
 
 
 def run_loaded(
-    spec: ModelSpec, model: object, tokenizer: object, progress: "Progress | None" = None
+    spec: "ModelSpec", model: object, tokenizer: object, progress: "Progress | None" = None
 ) -> Report:
     """Return the report of one experiment on a model that is already open, or was loaded by transformers.
 
@@ -334,6 +339,7 @@ class Session:
         spec = spec.model_copy(update={"seed": self._seed})
         if isinstance(page, ModelPage):
             from attncli.models.loading import in_use
+            from attncli.settings.models import ModelSpec
 
             assert isinstance(spec, ModelSpec), f"{spec.experiment} names no model"
             _check_reads_texts(spec, texts)
@@ -406,7 +412,7 @@ def load_model(spec: Spec) -> None:
 
     def load(spec: Spec) -> None:
         if isinstance(page_of(spec), ModelPage):
-            model_of(cast(ModelSpec, spec))
+            model_of(cast("ModelSpec", spec))
 
     _or_error(load, spec)
 
@@ -459,7 +465,7 @@ def _run_group(
 class _TextsOnModel:
     """Texts that one model reads, by their places; each gives its report, or only its values."""
 
-    specs: Mapping[int, ModelSpec]
+    specs: "Mapping[int, ModelSpec]"
     texts: Mapping[int, Texts]
     page: ModelPage
     gives_values: bool
@@ -506,7 +512,7 @@ def _run_models(
     """Yield the outcomes of texts on one model: the numbers of each text run by itself, within 1e-5 of their
     size.
     """
-    model_specs = cast(Mapping[int, ModelSpec], specs)
+    model_specs = cast("Mapping[int, ModelSpec]", specs)
     first = model_specs[next(iter(texts))]
     page = model_page_of(first)
     pretrained = _or_error(model_of, first)

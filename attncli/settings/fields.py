@@ -520,7 +520,7 @@ class ExplainRowSpec(ExplainSpec):
 
     explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
-    token: Annotated[PositionOrName | None, Everyday("with --explain: the query, as 5 or to#2")] = Field(
+    token: Annotated[PositionOrName | None, Everyday("with --explain: the query, such as 5 or to#2")] = Field(
         None,
         description="the query whose row is explained: a position such as 5 or -1, last, a word such as to, "
         "or to#2 for its second occurrence (default: last)",

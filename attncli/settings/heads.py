@@ -97,7 +97,7 @@ else:
                 Annotated[
                     LookedFrom,
                     Heading("Output"),
-                    Everyday("with --to: only these queries: cat, cat#2, 5, -1 or last"),
+                    Everyday("with --to: only these queries: cat, cat#2, 5 or last"),
                 ],
                 Field(
                     [],
@@ -208,7 +208,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
-        Everyday("only the heads of a pattern: induction, previous-token, ..."),
+        Everyday("only heads of a pattern: induction, uniform, ..."),
     ] = Field(None, description="show only the heads of this pattern, strongest first")
     sort: Annotated[
         HeadStatistic | None,
@@ -235,7 +235,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
 
     head: Annotated[
         HeadsSetting | None,
-        Everyday("with --texts --examples: the head; with a folder of pictures: heads to draw"),
+        Everyday("the head of --examples; the heads to draw on pictures"),
     ] = Field(
         None,
         description="with `num_examples`: the head, LAYER:HEAD; with many pictures: the heads to draw over "

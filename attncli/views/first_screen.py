@@ -19,15 +19,6 @@ from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.matrices import Curves, Spreads, head_name
-from attncli.views.model_screens import (
-    DECIMALS,
-    LEAST_LINES,
-    LEAST_ROWS,
-    half_width,
-    looked_at_columns,
-    patterns_on_average,
-    tenths,
-)
 from attncli.views.report_sections import (
     LAST,
     TableLabels,
@@ -41,8 +32,17 @@ from attncli.views.report_sections import (
     text_read,
     titled,
 )
-from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+from attncli.views.sections import (
+    LEAST_LINES,
+    LEAST_ROWS,
+    Column,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+)
+from attncli.views.texts import DECIMALS, NO_NUMBER, fixed, half_width, shortened, shortened_heading
 
 if TYPE_CHECKING:
     from attncli.views.arrangement import DrawnBlock
@@ -306,6 +306,8 @@ class PatternCells(TableColumn):
     """The pattern of each head, on average."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        from attncli.views.model_screens import patterns_on_average
+
         return [patterns_on_average(rows)]
 
 
@@ -317,6 +319,8 @@ class LookedAtCells(TableColumn):
     of: tuple[int, ...] = (0, 1, 2)
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        from attncli.views.model_screens import looked_at_columns
+
         columns = looked_at_columns(rows, display, self.does)
         return columns if len(columns) in self.of else []
 
@@ -440,6 +444,8 @@ class HeadGrids(Element):
         return drawings if is_low else [replace(drawing, usual=0) for drawing in drawings]
 
     def _drawing(self, report: Report, name: str, tensor: NamedTensor, display: Display) -> Elastic:
+        from attncli.views.model_screens import tenths
+
         drawing = tenths(name, tensor, self.by(report), display)
         if not self.has_numbers:
             return drawing

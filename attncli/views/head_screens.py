@@ -34,15 +34,28 @@ from attncli.views.first_screen import (
     field_rows,
 )
 from attncli.views.matrices import head_name
-from attncli.views.model_screens import DECIMALS, LEAST_LINES, LEAST_ROWS, half_width, head_grid, some_of
+from attncli.views.model_screens import head_grid, some_of
 from attncli.views.report_sections import TableLabels, requested_top
 from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
-from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.sections import (
+    GAP,
+    LEAST_LINES,
+    LEAST_ROWS,
+    Column,
+    Drawing,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+)
 from attncli.views.texts import (
+    DECIMALS,
     NO_NUMBER,
     ScreenLine,
     beside,
     fixed,
+    half_width,
     kinds_read,
     named_tokens,
     plain_line,

@@ -1,7 +1,6 @@
 """First screens of models: what their heads do, what they contribute, and the effect of removing them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from attncli.records.report import PLACES, NamedTensor
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.matrices import tensor_unit
-from attncli.views.sections import GAP, Column, Drawing, Elastic, Section
+from attncli.views.sections import GAP, LEAST_LINES, Column, Drawing, Elastic, Section
 from attncli.views.texts import (
     DIM,
     NO_NUMBER,
@@ -26,17 +25,9 @@ from attncli.views.texts import (
     wrap_cells,
 )
 
-DECIMALS = 2
 MOST_LAYERS = 12
 """Layers up to which each has a line of its own."""
-MOST_PARTS, LEAST_LINES = 4, 3
-
-
-def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
-    """Return `±0.01`, half of a mean's interval, or an empty text without an interval."""
-    if not isinstance(mean, float) or not isinstance(upper, float) or isnan(upper - mean):
-        return ""
-    return f"±{fixed(upper - mean, precision)}"
+MOST_PARTS = 4
 
 
 HeadCells = Mapping[tuple[int, int], str]
@@ -125,9 +116,6 @@ def _column_numbers(columns: Sequence[int], cell: int) -> list[str]:
         return ["".join(f"{column:>{cell}}" for column in columns)]
     numbers = [f"{column:>{longest}}" for column in columns]
     return ["".join(f"{number[place]:>{cell}}" for number in numbers) for place in range(longest)]
-
-
-LEAST_ROWS = 3
 
 
 def some_of(count: int, total: int, name: str) -> str:

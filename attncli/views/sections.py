@@ -94,6 +94,10 @@ class Drawing:
 Section = Paragraph | NamedValues | Grid | Drawing
 
 
+LEAST_ROWS = LEAST_LINES = 3
+"""The usual least number of rows of a table and of lines of a drawing."""
+
+
 @dataclass(frozen=True)
 class Elastic:
     """A part of a first screen with a variable number of rows: lines of a table, a map, or notes.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, zip_longest
+from math import isnan
 from pathlib import Path
 from posixpath import basename
 from typing import Any, NamedTuple
@@ -45,6 +46,16 @@ def fixed(value: Any, precision: int) -> str:
         return f"{value:.{precision}e}"
     text = f"{value:.{precision}f}"
     return text.removeprefix("-") if float(text) == 0 else text
+
+
+DECIMALS = 2
+
+
+def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
+    """Return `±0.01`, half of a mean's interval, or an empty text without an interval."""
+    if not isinstance(mean, float) or not isinstance(upper, float) or isnan(upper - mean):
+        return ""
+    return f"±{fixed(upper - mean, precision)}"
 
 
 def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:

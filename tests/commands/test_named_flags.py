@@ -13,7 +13,7 @@ from attncli.cli import COMMANDS, build_app
 from attncli.commands.output import refuse_unknown_parts
 from attncli.features.diff.screens import DIFF_STEPS
 from attncli.features.results.screens import SUMMARY_STEPS
-from attncli.features.watch.screens import STEPS_OF_CHECKPOINTS, STEPS_OF_STORE
+from attncli.features.watch.screens import CHECKPOINT_NEXT_STEPS, STORE_NEXT_STEPS
 from attncli.settings import SPECS
 from attncli.views.tables import STEPS_OF_SAVED
 
@@ -56,7 +56,7 @@ def offered() -> Iterator[tuple[str, str]]:
     yield from (("diff", step) for step in DIFF_STEPS)
     yield from (("results", step) for step in SUMMARY_STEPS)
     yield from (("show", step) for step in STEPS_OF_SAVED)
-    for steps in (*STEPS_OF_STORE.values(), *STEPS_OF_CHECKPOINTS.values()):
+    for steps in (*STORE_NEXT_STEPS.values(), *CHECKPOINT_NEXT_STEPS.values()):
         yield from (("watch", step) for step in steps)
     yield from (("heads", "--skip-sink 1"), ("watch", "--show all"))
 

@@ -19,9 +19,8 @@ from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
-from attncli.views.model_screens import half_width
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import NO_NUMBER, fixed, title, wrap_cells
+from attncli.views.texts import NO_NUMBER, fixed, half_width, title, wrap_cells
 
 if TYPE_CHECKING:
     from attncli.views.arrangement import DrawnBlock

@@ -12,9 +12,8 @@ from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special, TitleLine
-from attncli.views.model_screens import half_width
 from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
-from attncli.views.texts import fixed, shortened
+from attncli.views.texts import fixed, half_width, shortened
 
 DECIMALS = 2
 TITLES = {"typical": "typical (nearest to the median)"}

@@ -23,10 +23,10 @@ from attncli.views.first_screen import (
 )
 from attncli.views.head_screens import LINEAR, SIGNED_HEADS, size_of
 from attncli.views.matrices import pictured
-from attncli.views.model_screens import LEAST_ROWS, token_cell
+from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.screens import LooksAtPictures
-from attncli.views.sections import Column, Elastic, Grid, ScreenParts
+from attncli.views.sections import LEAST_ROWS, Column, Elastic, Grid, ScreenParts
 from attncli.views.texts import NO_NUMBER, file_text, fixed, place_text, shortened, wrap_cells
 
 MOST_TOKENS = 9

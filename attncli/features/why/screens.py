@@ -35,9 +35,8 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.model_screens import LEAST_ROWS
 from attncli.views.report_sections import TableLabels, model_name
-from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
+from attncli.views.sections import LEAST_ROWS, Column, Elastic, Grid, ScreenParts, Section
 from attncli.views.texts import fixed, weight_text
 
 MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2

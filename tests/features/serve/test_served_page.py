@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.features.serve.page import FOLDER, OF_SERVER, served_page
+from attncli.features.serve.page import FOLDER, START_SCRIPT, served_page
 from attncli.features.serve.questions import ASKS, Question
 from attncli.features.serve.served_model import ServedModel
 from attncli.features.serve.server import ServedPage
@@ -71,7 +71,7 @@ def tokens_of(page: Any) -> str:
 
 
 def test_the_modules_fit_each_other_and_ask_the_server_in_one_place() -> None:
-    sources = modules(OF_SERVER, FOLDER)
+    sources = modules(START_SCRIPT, FOLDER)
     exported, imported = exports_and_imports(sources)
     assert exported - imported == {"blocks", "shade"}
     fetching = {name for name, source in sources.items() if MARKUP.search(source)}
