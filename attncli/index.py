@@ -279,7 +279,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="alignment",
-                summary="Which heads time words",
+                summary="Heads that time words",
                 spec="attncli.features.words.settings:AlignmentSpec",
                 page="attncli.features.words.question:ALIGNMENT_PAGE",
                 form_of="heads",
@@ -287,7 +287,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="words",
-                summary="When each word of a sound is spoken",
+                summary="The time of each word in a sound",
                 spec="attncli.features.words.settings:SpokenWordsSpec",
                 page="attncli.features.words.question:WORDS_PAGE",
                 form_of="heads",
@@ -894,7 +894,7 @@ FEATURES: dict[str, Feature] = {
                 opener="attncli.features.sound.opener:SOUNDS",
                 suffixes=(".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3"),
                 inputs=("input_features", "input_values"),
-                reader="one that hears, as Whisper",
+                reader="one that hears, such as Whisper",
                 in_time=True,
                 is_transcribed=True,
             ),

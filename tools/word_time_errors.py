@@ -16,7 +16,7 @@ from attncli.features.words.spoken_words import (
     SPEECH,
     Head,
     TimedSpeech,
-    found_heads,
+    rank_heads,
     shipped_speech,
     spoken_words,
 )
@@ -44,7 +44,7 @@ def main() -> None:
         speech, published = shipped_speech(), published_heads(model)
         for count in (2, 8):
             others = speech[count:]
-            ranked = [(head.layer, head.head) for head in found_heads(model, speech[:count]).heads]
+            ranked = [(head.layer, head.head) for head in rank_heads(model, speech[:count]).heads]
             ways: dict[str, str | list[Head]] = {
                 f"the first 8 ({len({*ranked[:8]} & {*published})} published)": ranked[:8],
                 "the first alone": ranked[:1],

@@ -194,7 +194,7 @@ PICTURE_REASONS = {
     "keys, but the texts have": "attends within windows",
     "within windows": "attends within windows",
     "mixes parts of the picture": "its first layer reads patches that overlap",
-    "gives no pixels": "its image processor takes or gives something else",
+    "returns no pixels": "its image processor takes or gives something else",
     "the image processor of": "its image processor takes or gives something else",
     "do not lie in rows and columns": "attn cannot tell where its tokens lie",
     "cannot tell where tokens lie": "attn cannot tell where its tokens lie",

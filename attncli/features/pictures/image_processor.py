@@ -1,8 +1,7 @@
-"""What the image processor of a model makes of a picture: pixels, and where each of them lies.
+"""A model's image processor: the pixels that it makes of a picture, and their places in the picture.
 
-Nothing here goes by the name of a model: what a processor keeps of a picture, and where it puts it, is read
-off from what it makes of four others of that size: black, white, and two that brighten from left to right and
-from top to bottom.
+Independent of the kind of model: crop and placement are inferred from the processor's results on four other
+pictures of the same size: black, white, and two that brighten from left to right and from top to bottom.
 """
 
 from collections.abc import Mapping
@@ -34,12 +33,12 @@ def _opened_processor(source: str, name: str) -> Any:
 
 
 def image_processor(pretrained: Pretrained) -> Any:
-    """The image processor for this model. Raises UserError without one."""
+    """The image processor for this model. Raises UserError if it has none."""
     if find_spec("PIL") is None:
         raise UserError('image: needs: pip install "attncli[images]"')
     source = pretrained.source
     if source is None or (isinstance(source, str) and Path(source).is_file()):
-        raise UserError(f"image: {pretrained.name} reads text: it has no image processor")
+        raise UserError(f"image: {pretrained.name} only reads text: it has no image processor")
     if not isinstance(source, str):
         return getattr(source, "image_processor", source)
     path = Path(source)
@@ -52,17 +51,17 @@ def image_processor(pretrained: Pretrained) -> Any:
 
 @dataclass(frozen=True)
 class AxisSources:
-    """How far along an axis of a picture numbers come from, as shares of it; NaN for padding."""
+    """Positions of numbers along an axis of a picture, as shares of its length; NaN for padding."""
 
     shares: Tensor
     step: float
-    """The shares are multiples of it, but for what resampling makes between two."""
+    """Resolution of the shares: they are multiples of it, up to resampling."""
 
 
 class Processing:
-    """What a processor makes of a picture, and where in the picture each of the numbers comes from.
+    """A processor, and the places in a picture of the numbers that it makes.
 
-    `beside` is what it is given beside a picture: a text, whose tokens it makes, too.
+    `beside` are further inputs of the processor: a text, which it tokenizes.
     """
 
     def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
@@ -75,19 +74,19 @@ class Processing:
         try:
             with quiet_warnings():
                 outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
-        except Exception as error:  # a processor may fail in any way on a picture that it does not like
+        except Exception as error:  # a processor may fail in any way on an unusual picture
             raise UserError(
-                f"image: the processor of {self.name} fails: {one_line_reason(error):.200}"
+                f"image: the processor of {self.name} failed: {one_line_reason(error):.200}"
             ) from None
         tensors = {name: tensor for name, tensor in outputs.items() if isinstance(tensor, Tensor)}
         if not any(name in tensors for name in PIXELS):
-            raise UserError(f"image: the image processor of {self.name} gives no pixels")
+            raise UserError(f"image: the image processor of {self.name} returns no pixels")
         return tensors
 
     def sources(self, size: tuple[int, int], like: Tensor) -> tuple[AxisSources, AxisSources]:
-        """How far across and down a picture of that size each number comes from.
+        """The positions of the numbers, across and down, for pictures of this size.
 
-        Raises UserError if that is not known.
+        Raises UserError if they cannot be determined.
         """
         from PIL import Image
 
@@ -98,7 +97,9 @@ class Processing:
         is_padding = span.abs() <= 1e-3 * span.abs().max()
 
         def shares(axis: int, low: float, high: float) -> Tensor:
-            """The shares of a picture that brightens from one share of an axis to another."""
+            """Positions between two shares of an axis, measured with a picture that brightens from one to the
+            other.
+            """
             at = (np.arange(size[axis]) + 0.5) / size[axis]
             grey = (255 * ((at - low) / (high - low)).clip(0, 1)).round().astype(np.uint8)
             ramp = np.broadcast_to(grey if axis == 0 else grey[:, None], (size[1], size[0]))
@@ -107,45 +108,46 @@ class Processing:
             seen = brightness[~is_padding]
             if not len(seen) or seen.min() < -TOLERANCE or seen.max() > 1 + TOLERANCE:
                 raise UserError(
-                    f"image: {self.name} changes colours by the picture: attn cannot tell where tokens lie"
+                    f"image: {self.name} adapts colours to the picture: attn cannot locate its tokens"
                 )
             return low + (high - low) * brightness
 
         sources = []
         for axis in (0, 1):
-            of_axis, low, high = shares(axis, 0.0, 1.0), 0.0, 1.0
-            # Of a crop of a long picture a patch may be one step of 255 wide: the crop alone, with a margin.
+            axis_shares, low, high = shares(axis, 0.0, 1.0), 0.0, 1.0
+            # In a crop of a long picture, a patch may be one step of 255 wide: repeat on the crop, with a
+            # margin.
             while (high - low) > 4 / size[axis]:
-                seen = of_axis[~is_padding]
+                seen = axis_shares[~is_padding]
                 step = 2 * (high - low) / 255
                 lower, upper = max(low, float(seen.min()) - step), min(high, float(seen.max()) + step)
                 if upper - lower > (high - low) / 2:
                     break
                 low, high = lower, upper
-                of_axis = shares(axis, low, high)
-            sources.append(AxisSources(of_axis, (high - low) / 255))
+                axis_shares = shares(axis, low, high)
+            sources.append(AxisSources(axis_shares, (high - low) / 255))
         self._sources = {size: (sources[0], sources[1])}
         return sources[0], sources[1]
 
     def _pixels(self, image: "Image", like: Tensor) -> Tensor:
-        pixels = pixels_of(self.inputs(image))[1].double()
+        pixels = named_pixels(self.inputs(image))[1].double()
         if pixels.shape != like.shape:
             raise UserError(
-                f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
+                f"image: {self.name} cuts each picture differently: attn cannot locate its tokens"
             )
         return pixels
 
 
 TOLERANCE = 0.1
-"""Of a share: resampling overshoots at edges."""
+"""Tolerance of a share: resampling overshoots at edges."""
 
 
-def pixels_of(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
-    """The numbers of a picture among the inputs, and what they are called."""
+def named_pixels(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
+    """The pixels among the inputs, with their name."""
     name = next(name for name in PIXELS if name in inputs)
     return name, inputs[name]
 
 
 @lru_cache(maxsize=2)
-def processing_of(processor: Any, name: str) -> Processing:
+def cached_processing(processor: Any, name: str) -> Processing:
     return Processing(processor, name)

@@ -1,4 +1,4 @@
-"""Pictures as questions read them."""
+"""The opener of pictures for all commands that read files."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ from attncli.models.prompts import Prompt
 
 
 class PictureOpener(Opener):
-    """A picture alone, or beside a text, where the model reads both."""
+    """A picture, with a text if the model reads both."""
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         return read_picture(pretrained, given.file, given.text)
 
     def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        # What predicts words reads a picture beside them as a whole.
+        # Models that predict words read a picture and words in one run.
         reader = pretrained if given.text is None else replace(pretrained, model=pretrained.whole)
         return read_picture(reader, given.file, given.text)
 
@@ -28,9 +28,9 @@ class PictureOpener(Opener):
                 f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
             )
         if given.is_cross and given.text is None:
-            raise UserError("sentence: must be given: the words that look at the picture")
+            raise UserError("sentence: is missing: add the words that look at the picture")
         if pretrained.has_decoder and given.text is not None and not given.is_cross:
-            reason = f"the encoder of {name} reads the picture alone"
+            reason = f"the encoder of {name} reads only the picture"
             raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
         return read_picture(pretrained, given.file, given.text)
 
@@ -46,7 +46,7 @@ class PictureOpener(Opener):
         num_new = 1 if given.max_new_tokens is None else given.max_new_tokens
         if reading.context is None and most is not None and count + num_new - 1 > most:
             got = f"{count} tokens of the picture and the text, and {num_new} new ones"
-            raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+            raise UserError(f"max_new_tokens: {pretrained.name} has room for {most} tokens (got {got})")
         return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:

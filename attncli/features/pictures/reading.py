@@ -1,4 +1,4 @@
-"""A picture as a model reads it: alone, beside a text, or before the words of a caption."""
+"""Reading pictures for a model: alone, with a text, or before the words of a caption."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from attncli.errors import UserError, one_line_reason
 from attncli.features.pictures.image_processor import (
     Processing,
+    cached_processing,
     image_processor,
-    pixels_of,
-    processing_of,
+    named_pixels,
 )
 from attncli.features.pictures.tokens import PICTURE_INPUTS, PlacedTokens, part_that_sees, placed_tokens
 from attncli.models.architectures import (
@@ -48,15 +48,15 @@ from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
 
 AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
-"""The tokens before and after a picture among words, where a vocabulary has them (Qwen)."""
+"""Tokens before and after a picture in a text, for vocabularies that have them (Qwen)."""
 IMAGE_AXES = 4
-"""Of pixels: batch, channel, height, width."""
+"""Axes of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
-"""Pixels: what a processor makes of fewer does not tell where it puts them."""
+"""Smallest side in pixels; for smaller pictures, the places of tokens cannot be measured."""
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
-    """A picture that is large enough for a model. Raises UserError for any other."""
+    """Open a picture. Raises UserError for other files, and for pictures that are too small."""
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
         sides = " × ".join(map(str, opened.image.size))
@@ -67,21 +67,25 @@ def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
-    """The inputs that a model's forward accepts, and its name for the pixels."""
-    known = forward_arguments(model) - {"labels"}  # which some processors make for training
-    pixels, numbers = pixels_of(inputs)
-    given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
-    if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
+    """The inputs that the model's forward accepts, and its name for the pixels."""
+    accepted_names = forward_arguments(model) - {"labels"}  # some processors add labels for training
+    pixels, numbers = named_pixels(inputs)
+    candidates = {**inputs, GRID: inputs.get(f"image_{GRID}")}
+    if "noise" in accepted_names and hasattr(
+        model.config, "mask_ratio"
+    ):  # MAE hides most patches during training
         counts = (getattr(module, "num_patches", None) for module in model.modules())
         if (count := next((each for each in counts if each is not None), None)) is not None:
             model.config.mask_ratio = 0.0
-            given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
-    if pixels not in known and GRID in known:
-        given[GRID_INPUT] = numbers
+            candidates["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
+    if pixels not in accepted_names and GRID in accepted_names:
+        candidates[GRID_INPUT] = numbers
         pixels = GRID_INPUT
-    accepted = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
+    accepted = {
+        key: tensor for key, tensor in candidates.items() if key in accepted_names and tensor is not None
+    }
     if pixels not in accepted:
-        raise UserError(f"image: {name} takes no {pixels}")
+        raise UserError(f"image: {name} does not accept {pixels}")
     return accepted, pixels
 
 
@@ -94,13 +98,13 @@ def read_picture(
     is_whole: bool = False,
     is_open: bool = False,
 ) -> Reading:
-    """A picture as a model's vision part reads it, or with a text as the whole model reads both.
+    """Read a picture with a model's vision part or, together with a text, with the whole model.
 
-    Beside a text the picture stands at its token ("<image>", or the model's name for it), else before the
-    text. A whole text has that token and gets no special tokens around it; an open text, which the model
-    continues, has no special token at its end where the picture stands before all words (GIT). With an
-    encoder and a decoder the picture goes to the encoder, and the text is the decoder's output. Raises
-    UserError for a file that is not a picture, and for a model that does not read pictures.
+    In a text the picture replaces its token ("<image>", or the model's name for it); without that token, it
+    comes before the text. With `is_whole`, the text has that token and gets no special tokens around it. With
+    `is_open`, the model continues the text, so it has no special token at its end if the picture precedes all
+    words (GIT). In a model with an encoder and a decoder, the encoder reads the picture and the decoder the
+    text. Raises UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -109,7 +113,7 @@ def read_picture(
         words = shifted_right(model, tokens_of_text(model, text, "sentence", beside_others=True))
         return _read_captioned(model, opened, words)
     if generating_part(model.model).model is not model.model:
-        only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"
+        only = "only returns the weights of its words while it writes: use attn generate"
         raise UserError(f"image: {model.name} {only}")
     return _read_both(model, opened, text, is_whole=is_whole, is_open=is_open)
 
@@ -117,52 +121,53 @@ def read_picture(
 def read_picture_to_write(
     pretrained: Pretrained, file: str | PathLike[str], text: str, *, is_whole: bool = False
 ) -> Reading:
-    """A picture and a text as a model reads both before it writes.
+    """Read a picture and a text as the model does before it writes.
 
-    A model whose decoder looks at the picture by cross-attention reads no text before it writes: UserError.
+    Raises UserError for a text if the decoder looks at the picture by cross-attention: it reads no text
+    first.
     """
     model = pretrained.model
     writer = generating_part(model)
     if not pretrained.has_decoder and writer.model is model:
         return read_picture(pretrained, file, text, is_whole=is_whole, is_open=True)
     if text:
-        raise UserError(f"sentence: {pretrained.name} writes of the picture alone: leave the text out")
+        raise UserError(f"sentence: {pretrained.name} writes about the picture without a text: leave it out")
     if all(layer_kind(name) != "cross" for name, _ in writer.model.named_modules()):
-        reason = "hands its decoder vectors that sum up the picture: none of them has a place in it"
+        reason = "gives its decoder vectors that summarise the picture and have no place in it"
         raise UserError(f"model: {model.config.model_type} {reason}")
     nothing = ModelText((), torch.empty(0, dtype=torch.long))
     return replace(_read_captioned(pretrained, _opened_picture(file), nothing), part=writer.part)
 
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
-    """A picture that an encoder reads, and the words that a decoder reads."""
+    """A picture in the encoder, and words in the decoder."""
     picture = _read_picture(pretrained, opened)
     inputs = {**(picture.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
     if unknown := inputs.keys() - forward_arguments(pretrained.model):
-        raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
+        raise UserError(f"image: {pretrained.name} does not accept {', '.join(sorted(unknown))}")
     return Reading(words, picture.text, inputs=inputs)
 
 
 def _read_both(
     pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_whole: bool, is_open: bool
 ) -> Reading:
-    """A picture and a text, as a model reads both that writes after them."""
+    """A picture and a text in a model that reads both in one stack."""
     model = pretrained.model
     has_towers = part_that_reads(pretrained) is not pretrained
     reads_both = {"input_ids", PIXELS[0]} <= forward_arguments(model) and not has_towers
-    part = decoder_name(model) or _stack_of_both(model) if reads_both else None
+    part = decoder_name(model) or _shared_stack(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
         if pretrained.own_tokenizer is None:
-            raise UserError(f"sentence: {pretrained.name} has no tokenizer: give the picture alone")
-        message = "reads no text beside a picture in one stack: give it one of them"
+            raise UserError(f"sentence: {pretrained.name} has no tokenizer: leave out the text")
+        message = "does not read text and pictures in one stack: use one of them"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
     whole = text if is_whole else _with_picture(text, processor)
-    mark = _place_of_picture(processor)
+    mark = _picture_token(processor)
     if mark is not None and (count := whole.count(mark)) > 1:
-        raise UserError(f"sentence: must hold {mark}, the place of the picture, once (got {count} of them)")
+        raise UserError(f"sentence: must have {mark}, the place of the picture, once (got {count})")
     beside = {"text": [whole]} | ({"add_special_tokens": False} if is_whole else {})
     processing = Processing(processor, pretrained.name, beside)
     inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
@@ -172,22 +177,22 @@ def _read_both(
     if is_open and ends_in and mark is None:
         inputs |= {key: inputs[key][:, :-1] for key in ("input_ids", "attention_mask") if key in inputs}
     placed = placed_tokens(model, inputs, opened, processing, name=name, part=f"{part}.")
-    ids = _ids_of_all(inputs["input_ids"][0].cpu(), placed, pretrained)
+    ids = _token_ids(inputs["input_ids"][0].cpu(), placed, pretrained)
     most = pretrained.most_tokens()
     if most is not None and len(inputs["input_ids"][0]) > most:
         raise UserError(f"sentence: must be at most {most} tokens with the picture (got {len(ids)})")
     words = pretrained.labels(ids.tolist())
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
     on_picture = torch.tensor([label is not None for label in placed.labels])
-    own_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    read = ModelText(labels, own_ids, is_merged=True, origin=placed.origin)
+    unique_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    read = ModelText(labels, unique_ids, is_merged=True, origin=placed.origin)
     return Reading(read, inputs=inputs, part=f"{part}.")
 
 
-def _ids_of_all(
+def _token_ids(
     ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
 ) -> Int[Tensor, " token"]:
-    """The ids of words in their places among all tokens; the picture's tokens without ids have 0."""
+    """The ids of words at their places among all tokens; the picture's tokens get 0."""
     count = len(placed.labels)
     if len(ids) == count:
         return ids
@@ -199,8 +204,8 @@ def _ids_of_all(
     return whole
 
 
-def _stack_of_both(model: PreTrainedModel) -> str | None:
-    """The name of the only stack of blocks outside of vision-only parts; None without exactly one."""
+def _shared_stack(model: PreTrainedModel) -> str | None:
+    """The name of the only stack of blocks outside of vision-only parts; None if there is not exactly one."""
     parts = model.named_modules()
     sees = [
         name
@@ -218,26 +223,26 @@ def _stack_of_both(model: PreTrainedModel) -> str | None:
     return stacks.pop() if len(stacks) == 1 else None
 
 
-def _place_of_picture(processor: Any) -> str | None:
-    """The token that stands for a picture in a text; None where pictures stand before all words (GIT)."""
+def _picture_token(processor: Any) -> str | None:
+    """The token that stands for a picture in a text; None if pictures precede all words (GIT)."""
     token = getattr(processor, "image_token", None)
     return token if isinstance(token, str) else None
 
 
 def _with_picture(text: str, processor: Any) -> str:
-    """The text with the token that stands for a picture, which is put before a text without one."""
-    token = _place_of_picture(processor)
+    """The text with a picture token, which is put in front if the text has none."""
+    token = _picture_token(processor)
     if token is None or token in text:
         return text
-    known = processor.tokenizer.get_vocab()
-    start, end = AROUND_PICTURES if all(mark in known for mark in AROUND_PICTURES) else ("", "")
+    vocabulary = processor.tokenizer.get_vocab()
+    start, end = AROUND_PICTURES if all(mark in vocabulary for mark in AROUND_PICTURES) else ("", "")
     return f"{start}{token}{end}{text}"
 
 
 def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
-    """A picture and a text below it as a user's message, in the template of the processor, or the tokenizer.
+    """A picture and a text as a user message, in the chat template of the processor or tokenizer.
 
-    Raises UserError where the template has no place for a picture.
+    Raises UserError if the template has no place for a picture.
     """
     content = [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
     tokenizer = pretrained.tokenizer
@@ -249,17 +254,17 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     written = in_chat_template(
         [{"role": "user", "content": content}], replace(pretrained, own_tokenizer=tokenizer)
     )
-    mark = _place_of_picture(processor)
+    mark = _picture_token(processor)
     if mark is None:
-        raise UserError(f"chat: {pretrained.name} reads a picture before all words: leave `chat` out")
+        raise UserError(f"chat: {pretrained.name} reads pictures before all words: leave out `chat`")
     if mark not in written:
-        message = f"has no place for a picture, {mark}: leave `chat` out"
+        message = f"has no place for a picture, {mark}: leave out `chat`"
         raise UserError(f"chat: the chat template of {pretrained.name} {message}")
     return written
 
 
 def _stored_template(pretrained: Pretrained) -> str | None:
-    """The template of a processor in a folder, as earlier versions of transformers kept it."""
+    """The chat template in a separate file, as earlier versions of transformers stored it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
     try:
         stored = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
@@ -274,7 +279,7 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 def _opened_reader(pretrained: Pretrained) -> Any:
     """The processor for texts and pictures, of the class for this kind of model.
 
-    It omits the part for videos, which needs torchvision.
+    Leaves out the part for videos, which needs torchvision.
     """
     source = pretrained.source
     if not isinstance(source, str):
@@ -285,29 +290,29 @@ def _opened_reader(pretrained: Pretrained) -> Any:
     names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
     name, pixels = names.get(kind), image_processor(pretrained)
     try:
-        known_class = getattr(transformers, str(name), None)
-        if known_class is None:
+        processor_class = getattr(transformers, str(name), None)
+        if processor_class is None:
             raise ValueError(f"transformers has no processor for {kind}")
         parts = ["image_processor", "tokenizer"]
-        reader = type(str(name), (known_class,), {"get_attributes": classmethod(lambda _: parts)})
+        reader = type(str(name), (processor_class,), {"get_attributes": classmethod(lambda _: parts)})
         path = Path(source) / PROCESSOR_FILES[1]
         settings = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
-        taken = signature(known_class.__init__).parameters.keys() - {*parts, "self"}
-        given = {key: None for key in ("video_processor",) if key in taken}
-        given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
-        return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
-    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        taken = signature(processor_class.__init__).parameters.keys() - {*parts, "self"}
+        options = {key: None for key in ("video_processor",) if key in taken}
+        options |= {key: value for key, value in settings.items() if key in taken - options.keys()}
+        return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **options)
+    except Exception as error:  # a damaged file may fail in any way
         message = f"cannot be opened: {one_line_reason(error):.200}"
         raise UserError(f"image: the processor of {pretrained.name} {message}") from None
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """An opened picture as the vision part reads it. Raises UserError where a processor cuts it up."""
+    """Read an opened picture with the vision part. Raises UserError if the processor cuts it into pieces."""
     part = part_that_sees(pretrained)
-    processing = processing_of(image_processor(part), part.name)
+    processing = cached_processing(image_processor(part), part.name)
     inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)
     if part is not pretrained and inputs[name].ndim > IMAGE_AXES:
-        raise UserError(f"image: {part.name} takes one piece of a cut picture: give words beside it")
+        raise UserError(f"image: {part.name} reads pictures in pieces: add a text")
     inputs = {key: tensor.to(part.device) for key, tensor in inputs.items()}
     inputs[name] = inputs[name].to(part.model.dtype)
     placed = placed_tokens(part.model, inputs, opened, processing, name=name)

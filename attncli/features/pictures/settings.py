@@ -1,4 +1,4 @@
-"""The setting `image` of every question that reads pictures."""
+"""The setting `image` of every command that reads pictures."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,13 +14,13 @@ PictureName = Annotated[
 ]
 """The name of a picture, or of a folder of pictures."""
 PICTURE_HELP = (
-    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads and source "
-    "also a folder of them, or a list (.txt)"
+    "a picture for the model to read: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; heads and source also "
+    "take a folder of pictures, or a list (.txt)"
 )
 
 
 class ImageSpec(FileSpec):
-    """A model that may read a picture."""
+    """Settings of a model that may read a picture."""
 
     off_keys = frozenset({"image"})
 

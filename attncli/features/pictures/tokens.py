@@ -1,6 +1,6 @@
-"""Where the tokens of a picture lie, by the gradients of what the first layer of a model reads.
+"""The places of a picture's tokens, measured by the gradients of the first layer's inputs.
 
-Nothing here goes by the name of a model.
+Independent of the kind of model.
 """
 
 import io
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.features.pictures.image_processor import AxisSources, Processing, pixels_of
+from attncli.features.pictures.image_processor import AxisSources, Processing, named_pixels
 from attncli.models.architectures import BLOCK, GRID, PIXELS
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.image_files import OpenedPicture
@@ -30,35 +30,35 @@ from attncli.models.token_places import MadeOf, Origin
 from attncli.records.report import Axis, Box, Picture
 
 MOST_PNG = 640
-"""Pixels of a side of what a report keeps of a picture."""
+"""Largest side, in pixels, of the picture stored in a report."""
 
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
-"""A point of a picture: how far across and down it lies, as shares of its width and height."""
-TOKENS_OF_PICTURES = {
+"""A point of a picture: its position across and down, as shares of width and height."""
+NON_PATCH_TOKENS = {
     **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
     **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
     "distillation_token": "[DIST]",
     "detection_tokens": "det",
 }
-"""What a token that is no part of a picture is called, by the parameter that it comes of."""
+"""Names of tokens that are not part of a picture, by the parameter that they come from."""
 PICTURE_INPUTS = (*PIXELS, GRID)
-"""What a part takes that reads pictures."""
+"""Inputs of parts that read pictures."""
 INPUT_AXES = 4
-"""Of the pixels of whole pictures: picture, colour, row, column."""
+"""Axes of the pixels of whole pictures: picture, colour, row, column."""
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
+    """The model, or its tower that reads only pixels. Raises UserError if there is none."""
     part = part_that_takes(pretrained, PICTURE_INPUTS)
     if part is None:
-        raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+        raise UserError(f"image: {pretrained.name} has no part that only reads pictures")
     return part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PictureTokens(Origin):
-    """Where the tokens of a picture lie. Those of one that is cut into parts are on no one grid."""
+    """The places of a picture's tokens; the tokens of a picture cut into parts have no common grid."""
 
     what = "picture"
 
@@ -68,8 +68,8 @@ class PictureTokens(Origin):
         return part_that_sees(pretrained)
 
     def made_of(self, part: Pretrained, inputs: Mapping[str, Tensor]) -> MadeOf:
-        name, _ = pixels_of(inputs)
-        return MadeOf(name, tokens_of_pixels(part.model, inputs, name))
+        name, _ = named_pixels(inputs)
+        return MadeOf(name, pixel_tokens(part.model, inputs, name))
 
     def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
         point = POINT.fullmatch(name)
@@ -79,7 +79,9 @@ class PictureTokens(Origin):
         for token, box in enumerate(self.pictures[0].boxes):
             if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
                 return token
-        raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
+        raise ValueError(
+            f"no patch at this point: use shares of the picture, such as 0.6,0.4 (got {name:.60})"
+        )
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
         return tuple(replace(picture, axis=axis) for picture in self.pictures)
@@ -89,15 +91,13 @@ class PictureTokens(Origin):
 
     def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
         if any(len(shape) != INPUT_AXES for shape in shapes):
-            raise UserError(
-                f"image: {name} reads patches one after another: attn ablate needs whole pictures"
-            )
+            raise UserError(f"image: {name} reads a sequence of patches: attn ablate needs whole pictures")
 
 
 @dataclass(frozen=True)
 class _FirstLayer:
-    """The queries of a model's first layer, or else what its first block reads, one token a row, and the
-    pixels that they came of.
+    """The queries of a model's first layer, or the inputs of its first block, one token per row, with the
+    pixels that they depend on.
     """
 
     rows: Float[Tensor, "token dim"]
@@ -107,10 +107,10 @@ class _FirstLayer:
 def _first_layer(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
 ) -> _FirstLayer:
-    """Run a model up to its first layer of attention in `part`; earlier layers attend to nothing.
+    """Run a model up to its first attention layer in `part`; earlier layers do not mix tokens.
 
-    In those each token returns its value, so no token depends on another's pixels. `name` is that of the
-    pixels among the inputs.
+    In earlier layers each token returns its value, so no token depends on another's pixels. `name` is the
+    name of the pixels among the inputs.
     """
     pixels = inputs[name].detach().clone().requires_grad_(True)
     queries: list[Tensor] = []
@@ -122,33 +122,33 @@ def _first_layer(
             queries.append(attention.query)
             raise StopCapture
         if attention.shape[2] != attention.shape[3]:
-            raise CannotShow("it gathers what it sees by another attention, so that no token has a place")
+            raise CannotShow("it pools the picture by another attention, so its tokens have no place")
         return attention.expanded()[1]
 
-    given = {**inputs, name: pixels}
+    full_inputs = {**inputs, name: pixels}
     model.config.use_cache = False
     with model_errors(model.config.model_type, "read this picture"), torch.enable_grad():
-        # Beside words the first block may have no attention (Qwen3.5), but mix the tokens all the same.
-        vectors = _read_by_first_block(model, given, part, consume) if part else None
+        # In a text, the first block may have no attention (Qwen3.5) but still mixes the tokens.
+        vectors = _read_by_first_block(model, full_inputs, part, consume) if part else None
         if vectors is None:
             with (
                 suppress(StopCapture),
                 unchanged(model),
                 handing_over(model, consume, Numbering(False, None)),
             ):
-                model(**given)
+                model(**full_inputs)
             if queries:
                 return _FirstLayer(queries[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
-            vectors = None if part else _read_by_first_block(model, given, part, consume)
+            vectors = None if part else _read_by_first_block(model, full_inputs, part, consume)
     if vectors is None:
-        raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
+        raise CannotShow("it computes its attention itself, so attn cannot locate its tokens")
     return _FirstLayer(vectors.flatten(0, 1).float(), pixels)
 
 
 def _read_by_first_block(
     model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
 ) -> Tensor | None:
-    """The vectors of the tokens that the first block in `part` reads; None where no block reads vectors."""
+    """The token vectors that the first block in `part` reads; None if no block reads vectors."""
     vectors_read: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -169,17 +169,18 @@ def _read_by_first_block(
 
 
 BASE = 8
-"""The base of the digits that identify tokens: gradients in half precision resolve that many values."""
+"""Base of the digits that identify tokens; gradients in half precision resolve this many values."""
 FEW = 1e-2
-"""Of the root mean square of the gradients: smaller ones tell nothing."""
+"""Smallest gradient that counts, relative to their root mean square."""
 DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
 
 
-def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """The token that each number of some tensors goes into, or -1, and the share that goes into several.
+def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+    """Per tensor, the token that each number contributes to, or -1, and the share that contributes to
+    several.
 
-    d/dx sum_t c_t f_t, over that with c = 1, is c_t of the token t that a number x goes into. So each digit
-    of t is one gradient.
+    d/dx sum_t c_t f_t, divided by the same with c = 1, is c_t of the token t that a number x contributes to.
+    So each digit of t needs one gradient.
     """
     if not sources:
         return []
@@ -217,30 +218,38 @@ def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tens
 
 
 def _one_colour(pixels: Tensor) -> Tensor:
-    """The first of three colours, where a tensor has them: all three go into one token."""
+    """The first of three colours, if a tensor has them: all three contribute to the same token."""
     return pixels[..., :1, :, :] if pixels.ndim > 3 else pixels
 
 
-def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token that each number of a picture goes into, or -1. Raises CannotShow for mixed numbers."""
-    ((tokens, mixed),) = _tokens_of(first, [first.pixels])
+def _pixel_tokens(first: _FirstLayer) -> Int[Tensor, "..."]:
+    """The token of each number of a picture, or -1. Raises CannotShow if numbers contribute to several
+    tokens.
+    """
+    ((tokens, mixed),) = _contributing_tokens(first, [first.pixels])
     if not (tokens >= 0).any():
-        raise CannotShow("nothing of it depends on the picture before its first layer of attention")
+        raise CannotShow("no token depends on the picture before its first attention layer")
     if mixed > MOST_MIXED:
-        raise CannotShow("it mixes parts of the picture before its first attention, so that no token is one")
+        raise CannotShow(
+            "it mixes parts of the picture before its first attention layer, so no token is one patch"
+        )
     return tokens
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
-    """The names of tokens outside the picture, by the parameters that they come from."""
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    known = {
-        name: parameter for name, parameter in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES
+    """The names of tokens outside the picture, from the parameters that they come from."""
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named_parameters = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if name.rpartition(".")[2] in NON_PATCH_TOKENS
     }
     names: dict[int, str] = {}
-    for name, (of_numbers, _) in zip(known, _tokens_of(first, [*known.values()]), strict=True):
-        title = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
-        names |= dict.fromkeys({*of_numbers.flatten().tolist()} & {*tokens}, title)
+    for name, (contributing, _) in zip(
+        named_parameters, _contributing_tokens(first, [*named_parameters.values()]), strict=True
+    ):
+        title = NON_PATCH_TOKENS[name.rpartition(".")[2]]
+        names |= dict.fromkeys({*contributing.flatten().tolist()} & {*tokens}, title)
     counts = Counter(names.values())
     numbers: Counter[str] = Counter()
     for token in tokens:
@@ -253,51 +262,53 @@ def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequenc
 
 @dataclass(frozen=True)
 class _Made:
-    """The token of the first layer that each number of a picture goes into, or -1, and the names of tokens
-    outside of the picture.
+    """The first layer's token for each number of a picture, or -1, and the names of tokens outside the
+    picture.
     """
 
-    of_pixels: Int[Tensor, "..."]
+    pixel_tokens: Int[Tensor, "..."]
     count: int
     names: Mapping[int, str]
 
 
 _made: MutableMapping[PreTrainedModel, dict[Any, _Made]] = WeakKeyDictionary()
-"""By the shapes of what a model reads, and how many patches it says there are."""
+"""Cached by the shapes of the inputs and the number of patches."""
 
 
 def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str) -> _Made:
     few = {key: tensor.tolist() for key, tensor in inputs.items() if tensor.numel() < 64}
     words = inputs["input_ids"].tolist() if "input_ids" in inputs else []
     place = str((part, few, words, [(key, *tensor.shape) for key, tensor in inputs.items()]))
-    known = _made.setdefault(model, {})
-    if place not in known:
-        with torch.enable_grad():  # a caller may have switched gradients off
+    cached = _made.setdefault(model, {})
+    if place not in cached:
+        with torch.enable_grad():  # a caller may have switched off gradients
             first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
             if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
-                raise CannotShow("it reads other parts of the picture, or in another order, each time")
-            of_pixels = _tokens_of_pixels(first)
-            elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
+                raise CannotShow(
+                    "it reads different parts of the picture, or in a different order, each time"
+                )
+            pixel_tokens = _pixel_tokens(first)
+            elsewhere = sorted({*range(len(first.rows))} - {*pixel_tokens.flatten().tolist()})
             names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
-        if part:  # beside words, tokens outside of the picture have names of the vocabulary
-            titles = {*TOKENS_OF_PICTURES.values()}
+        if part:  # in a text, tokens outside the picture are named by the vocabulary
+            titles = {*NON_PATCH_TOKENS.values()}
             names = {
                 token: text
                 for token, text in names.items()
                 if text in titles or text.rstrip("0123456789") in titles
             }
-        known[place] = _Made(of_pixels, len(first.rows), names)
-    return known[place]
+        cached[place] = _Made(pixel_tokens, len(first.rows), names)
+    return cached[place]
 
 
-def tokens_of_pixels(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> Int[Tensor, "..."]:
-    """The token of the first layer that each pixel of a picture goes into, or -1 for none."""
-    return _tokens_made(model, inputs, name, "").of_pixels
+def pixel_tokens(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> Int[Tensor, "..."]:
+    """The first layer's token for each pixel of a picture, or -1."""
+    return _tokens_made(model, inputs, name, "").pixel_tokens
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Tokens in rows and columns: the place of each from 0, and the box that each has as shares."""
+    """Tokens in rows and columns: the place of each, from 0, and its box as shares."""
 
     rows: Int[Tensor, " token"]
     columns: Int[Tensor, " token"]
@@ -306,37 +317,37 @@ class _Grid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
     def whole(self) -> Box:
-        """All of it, within the picture."""
+        """The box of the whole grid, clipped to the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
         right, bottom = left + wide * num_columns, top + high * num_rows
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
     def box(self, row: int, column: int) -> Box:
-        """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
+        """A token's box as shares of the file; it extends beyond the file if it includes padding."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
         return left + wide * column, top + high * row, right, bottom
 
 
 def _snapped(share: float) -> float:
-    """A share without what rounding made of 0 and 1."""
+    """A share clipped to 0 and 1, and rounded to them if close."""
     share = min(1.0, max(0.0, share))
     return float(round(share)) if abs(share - round(share)) < EDGE else share
 
 
 EDGE = 4e-3
-"""A colour in 255."""
+"""One colour step of 255."""
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
-    """Rows and columns of tokens from their `_spreads` across and down; None where they form no grid."""
+    """Rows and columns of tokens from their `_spreads` across and down; None if they form no grid."""
     places, starts, steps = [], [], []
     for centres, widths, counts in (spread.unbind(dim=-1) for spread in spreads):
-        are_whole = counts >= 0.9 * counts.max()  # others lie partly on padding
+        are_whole = counts >= 0.9 * counts.max()  # the others include padding
         width = float(widths[are_whole].median())
         if not width > 0:
             return None
@@ -344,13 +355,13 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
         ranks = torch.cat([ranked.new_zeros(1), (ranked.diff() > width / 2).double().cumsum(0)])
         numbers = torch.empty_like(ranks)
         numbers[order] = ranks
-        step, numbers_of_whole = width, numbers[are_whole]
+        step, whole_numbers = width, numbers[are_whole]
         if (
-            numbers_of_whole.max() > numbers_of_whole.min()
-        ):  # the least squares line through the centres says how wide they are
-            deviation = numbers_of_whole - numbers_of_whole.mean()
+            whole_numbers.max() > whole_numbers.min()
+        ):  # a least squares line through the centres gives the step
+            deviation = whole_numbers - whole_numbers.mean()
             step = float((deviation * centres[are_whole]).sum() / deviation.square().sum())
-        start = float((centres[are_whole] - step * numbers_of_whole).mean())
+        start = float((centres[are_whole] - step * whole_numbers).mean())
         off = (start + step * numbers - centres).abs() / step
         if (off > 0.6).any() or (off[are_whole] > 0.25).any():
             return None
@@ -364,19 +375,19 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
 
 
 def _spreads(axis: AxisSources, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
-    """Centre, width and count of the numbers of each token; NaN for a token without any."""
+    """Centre, width and count of the numbers of each token; NaN for a token without numbers."""
     index, values = tokens[used], axis.shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
     squares = torch.zeros(count, dtype=torch.double).index_add_(0, index, (values - mean[index]).square())
-    # Evenly spread between two ends, w apart, numbers have a variance of w^2 / 12; so has rounding to steps.
+    # Numbers spread evenly over a width w have a variance of w^2 / 12; so has rounding to steps.
     width = (12 * squares / number - axis.step**2).clamp(min=0).sqrt()
     return torch.stack([mean, width, number], dim=-1)
 
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """The tokens of a picture that a model makes of it, or of a picture and a text."""
+    """The tokens that a model makes of a picture, or of a picture and a text."""
 
     labels: tuple[str | None, ...]
     origin: PictureTokens
@@ -391,24 +402,24 @@ def placed_tokens(
     name: str,
     part: str = "",
 ) -> PlacedTokens:
-    """Where each token of the first layer in `part` lies; tokens outside the picture have no label.
+    """Locate each token of the first layer in `part`; tokens outside the picture have no label.
 
-    `name` is that of the pixels among the inputs. Raises UserError where the places cannot be found.
+    `name` is the name of the pixels among the inputs. Raises UserError if the places cannot be found.
     """
     pixels = inputs[name]
     whole_shares = processing.sources(opened.image.size, pixels.cpu())
     with model_errors(model.config.model_type):
         made = _tokens_made(model, inputs, name, part)
-        of_pixels, count = made.of_pixels, made.count
+        pixel_tokens, count = made.pixel_tokens, made.count
         sources = [replace(axis, shares=_one_colour(axis.shares)) for axis in whole_shares]
-        used = (of_pixels >= 0) & sources[0].shares.isfinite()
-        across, down = (_spreads(axis, of_pixels, used, count) for axis in sources)
-        tiles = _tiles(of_pixels, used, count, pixels.shape)
+        used = (pixel_tokens >= 0) & sources[0].shares.isfinite()
+        across, down = (_spreads(axis, pixel_tokens, used, count) for axis in sources)
+        tiles = _tiles(pixel_tokens, used, count, pixels.shape)
         placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in sorted({*tiles.tolist()}) if tile >= 0]
         if not placed:
-            raise CannotShow("none of its tokens is made of the picture")
-        grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
-    # A token of padding alone has neither place nor name.
+            raise CannotShow("none of its tokens depends on the picture")
+        grids = [(tile_tokens, _grid((across[tile_tokens], down[tile_tokens]))) for _, tile_tokens in placed]
+    # A token made only of padding has no place and no name.
     unnamed = iter(range(1, count + 1))
     names = {
         token: made.names.get(token) or f"padding{next(unnamed)}"
@@ -419,12 +430,14 @@ def placed_tokens(
     places = torch.full((count, 2), torch.nan)
     boxes: list[Box | None] = [None] * count
     is_one = len(grids) == 1
-    for number, (of_tile, grid) in enumerate(grids, start=1):
+    for number, (tile_tokens, grid) in enumerate(grids, start=1):
         if grid is None:
-            found = f"attn finds no rows and columns in the {len(of_tile)} tokens of {processing.name}"
+            problem = f"the {len(tile_tokens)} tokens of {processing.name} form no rows and columns"
             sides = " × ".join(map(str, opened.image.size))
-            raise UserError(f"image: {found}: give a picture that is smaller, or less long (got {sides})")
-        for token, row, column in zip(*map(Tensor.tolist, (of_tile, grid.rows, grid.columns)), strict=True):
+            raise UserError(f"image: {problem}: use a smaller or less elongated picture (got {sides})")
+        for token, row, column in zip(
+            *map(Tensor.tolist, (tile_tokens, grid.rows, grid.columns)), strict=True
+        ):
             labels[token] = f"r{row + 1}c{column + 1}" if is_one else f"{number}/r{row + 1}c{column + 1}"
             boxes[token] = grid.box(row, column)
             places[token] = torch.tensor([float(row), float(column)])
@@ -439,24 +452,24 @@ def placed_tokens(
     )
 
 
-def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
-    """The number of the part of the picture that each token is made of, or -1."""
+def _tiles(pixel_tokens: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
+    """The number of the picture part that each token is made of, or -1."""
     tiles = torch.full((count,), -1)
     if len(shape) < 4:
-        tiles[of_pixels[used]] = 0
+        tiles[pixel_tokens[used]] = 0
         return tiles
-    parts = of_pixels.flatten(0, -4), used.flatten(0, -4)
-    for number, (tokens, of_tile) in enumerate(zip(*parts, strict=True)):
-        tiles[tokens[of_tile]] = number
+    parts = pixel_tokens.flatten(0, -4), used.flatten(0, -4)
+    for number, (tokens, in_tile) in enumerate(zip(*parts, strict=True)):
+        tiles[tokens[in_tile]] = number
     return tiles
 
 
 def _picture_read(
     opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
 ) -> tuple[Picture, str]:
-    """The picture after crop and resize, all its parts together, and a line about it.
+    """The picture after crop and resize, with all its parts, and a line about it.
 
-    `boxes` are shares of the whole file; those of the result are shares of the cropped picture.
+    `boxes` are shares of the file; the boxes of the result are shares of the cropped picture.
     """
     width, height = opened.image.size
     corners = zip(*(grid.whole() for grid in grids), strict=True)
@@ -465,7 +478,7 @@ def _picture_read(
     )
     crop = (left * width, top * height, right * width, bottom * height)
     sizes = (crop[2] - crop[0], crop[3] - crop[1])
-    if pixels.ndim >= 4 and len(grids) == 1:  # the picture as the model has it, which may be squeezed
+    if pixels.ndim >= 4 and len(grids) == 1:  # the picture at the model's size, which may be distorted
         sizes = (float(pixels.shape[-1]), float(pixels.shape[-2]))
     most_rows, most_columns = (
         max(shape[axis] for shape in (grid.shape for grid in grids)) for axis in (0, 1)
@@ -475,14 +488,14 @@ def _picture_read(
     file = io.BytesIO()
     opened.image.resize(size, box=crop).save(file, format="PNG", optimize=False)
     left_out = (left, top, right - left, bottom - top)
-    of_crop = tuple(None if box is None else _within(box, left_out) for box in boxes)
+    crop_boxes = tuple(None if box is None else _within(box, left_out) for box in boxes)
     rounded = round(crop[0], 2), round(crop[1], 2), round(crop[2], 2), round(crop[3], 2)
-    picture = Picture(opened.name, (width, height), rounded, file.getvalue(), of_crop)
+    picture = Picture(opened.name, (width, height), rounded, file.getvalue(), crop_boxes)
     return picture, _about(picture, grids)
 
 
 def _within(box: Box, crop: Box) -> Box:
-    """A box as shares of a crop: its left and top, width and height."""
+    """A box as shares of a crop, which is given as left, top, width and height."""
     left, top, wide, high = crop
     sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)
     across, down, right, bottom = map(_snapped, sides)

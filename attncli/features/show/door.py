@@ -1,4 +1,4 @@
-"""`attncli.read_cache`."""
+"""The library function `attncli.read_cache`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
@@ -34,13 +34,13 @@ def read_cache(
     *,
     array: str | None = None,
 ) -> NotebookReport:
-    """The weights in a cache of activations as a report: what `attn show` shows of a file.
+    """Read the attention weights of a cache of activations, as a report like that of `attn show` for a file.
 
     `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, the `attentions`
     of a transformers model (a list or tuple, one per layer, as BertViz takes them), or a file: .npz,
-    .safetensors, .pt. Its weights are those called hook_pattern or pattern, of all layers together, or the
-    `array` with * for the layer. `tokens` are those of the text, or what the cache calls so. Raises UserError
-    if it holds no such weights.
+    .safetensors, .pt. The weights are the arrays called hook_pattern or pattern, of all layers, or the
+    `array` with * for the layer. `tokens` are the tokens of the text, by default those in the cache. Raises
+    UserError for a cache without such weights.
     """
     if isinstance(cache, str | PathLike):
         file = fspath(cache)
@@ -51,9 +51,9 @@ def read_cache(
         if not has_context:
             tokens = tokens or tokens_beside(file, numbers.shape)
     else:
-        name, named = type(cache).__name__, _named_parts(cache)
-        numbers, has_context = _weights_among(named, array, name)
-        listed = named.get("tokens", ())
+        name, parts = type(cache).__name__, _parts_by_name(cache)
+        numbers, has_context = _weights_among(parts, array, name)
+        listed = parts.get("tokens", ())
         if (
             not tokens
             and not has_context
@@ -63,27 +63,27 @@ def read_cache(
             tokens = [str(token) for token in listed]
     if tokens and numbers.ndim > 1 and len(tokens) != numbers.shape[-2]:
         raise UserError(f"tokens: must be {numbers.shape[-2]}, one for each query (got {len(tokens)})")
-    named_tokens = tuple(tokens) or None
+    query_tokens = tuple(tokens) or None
     is_square = numbers.ndim > 1 and numbers.shape[-2] == numbers.shape[-1]
-    weights = checked_weights(numbers, name, named_tokens if is_square else None, None)
-    from attncli.runs.weight_rows import weights_report  # with torch
+    weights = checked_weights(numbers, name, query_tokens if is_square else None, None)
+    from attncli.runs.weight_rows import weights_report  # imports torch
 
     source = {"file": name, "array": array}
     return NotebookReport.of(weights_report(weights, source, tuple(tokens), (), has_context=has_context))
 
 
-def _named_parts(cache: object) -> dict[str, object]:
-    """What a mapping, or what has names and items as one (TransformerLens), or a list holds, by names; of
-    lists of tensors each by its number. UserError for anything else.
+def _parts_by_name(cache: object) -> dict[str, object]:
+    """The parts of a mapping, a mapping-like object (TransformerLens) or a list, by name; tensors in lists
+    are numbered. Raises UserError for anything else.
     """
-    named: Iterable[tuple[object, object]] = [("", cache)]
+    items: Iterable[tuple[object, object]] = [("", cache)]
     if isinstance(cache, Mapping) or (hasattr(cache, "keys") and hasattr(cache, "items")):
-        named = cache.items()
+        items = cache.items()
     elif not isinstance(cache, list | tuple):
         wanted = "a mapping of names to tensors, a list of one tensor per layer, or a file's name"
         raise UserError(f"cache: must be {wanted} (got {type(cache).__name__})")
     parts: dict[str, object] = {}
-    for name, part in named:
+    for name, part in items:
         if isinstance(part, list | tuple) and not all(isinstance(each, str) for each in part):
             parts |= _numbered(str(name), part)
         else:
@@ -92,12 +92,12 @@ def _named_parts(cache: object) -> dict[str, object]:
 
 
 def _numbered(name: str, parts: Sequence[object]) -> dict[str, object]:
-    """The parts by their numbers behind the name, and those of lists of arrays in turn."""
-    named: dict[str, object] = {}
+    """Parts named by their numbers after `name`; nested lists of arrays are flattened."""
+    parts_by_name: dict[str, object] = {}
     for number, part in enumerate(parts):
         place = f"{name}.{number}".removeprefix(".")
-        named |= _numbered(place, part) if _holds_arrays(part) else {place: part}
-    return named
+        parts_by_name |= _numbered(place, part) if _holds_arrays(part) else {place: part}
+    return parts_by_name
 
 
 def _holds_arrays(part: object) -> TypeGuard[Sequence[object]]:
@@ -106,45 +106,47 @@ def _holds_arrays(part: object) -> TypeGuard[Sequence[object]]:
     )
 
 
-def _weights_among(named: Mapping[str, object], array: str | None, kind: str) -> ReadWeights:
-    """The weights of all layers, or those of the `array`. UserError where they are not there, or several."""
+def _weights_among(parts: Mapping[str, object], array: str | None, kind: str) -> ReadWeights:
+    """The weights of all layers, or of the `array`. Raises UserError for missing or ambiguous weights."""
     if array is not None and not isinstance(array, str):
-        raise UserError(f"array: must be the name of one, as blocks.0.attn.hook_pattern (got {shown(array)})")
-    names = [name for name in named if name != "tokens"]
+        raise UserError(f"array: must be a name, such as blocks.0.attn.hook_pattern (got {shown(array)})")
+    names = [name for name in parts if name != "tokens"]
     forms = forms_of_weights(names)
     if forms or array is not None:
-        of_layers = layer_arrays(names, array)
+        layers = layer_arrays(names, array)
         weights = layer_weights(
-            step_arrays(names, array), of_layers, lambda each: _as_array(named[each], each), "cache"
+            step_arrays(names, array), layers, lambda each: _as_array(parts[each], each), "cache"
         )
         if weights is not None:
             return weights
     if array is not None and array not in names:
-        known = [*forms, *names]
-        raise UserError(f"array: the cache has no {array}, but {listed_names(known)}{nearest(array, known)}")
+        candidates = [*forms, *names]
+        raise UserError(
+            f"array: the cache has no {array}, but {listed_names(candidates)}{nearest(array, candidates)}"
+        )
     if array is None and len(names) > 1 and len(forms) > 1:
-        raise UserError(f"cache: holds several: name the weights by `array`, as one of {listed_names(forms)}")
+        raise UserError(f"cache: has several arrays of weights: set `array` to one of {listed_names(forms)}")
     only = array if array is not None else names[0] if len(names) == 1 else None
-    numbers = np.empty(0) if only is None else _as_array(named[only], only)
+    numbers = np.empty(0) if only is None else _as_array(parts[only], only)
     may_be = array is not None or (numbers.ndim in ARRAY_AXES and (forms or not is_of_a_layer(names[0])))
     if only is None or not may_be:
-        raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({kind})")
-    is_of_all = not is_of_a_layer(only) or numbers.ndim == 2
+        raise UserError(f"cache: has no weights of layers, such as blocks.0.attn.hook_pattern ({kind})")
+    has_all_layers = not is_of_a_layer(only) or numbers.ndim == 2
     return ReadWeights(
-        numbers if is_of_all else stacked_layers({0: numbers}, "cache"), is_cross_attention(only)
+        numbers if has_all_layers else stacked_layers({0: numbers}, "cache"), is_cross_attention(only)
     )
 
 
 def _as_array(tensor: Any, name: str) -> np.ndarray:
-    wrong = UserError(f"cache: {name} must be a tensor or an array of numbers")
-    if hasattr(tensor, "detach"):  # of torch
+    problem = UserError(f"cache: {name} must be a tensor or an array of numbers")
+    if hasattr(tensor, "detach"):  # a torch tensor
         if tensor.is_meta or tensor.is_sparse or tensor.is_complex():
-            raise wrong
+            raise problem
         tensor = tensor.detach().float().cpu()
     try:
         numbers = np.asarray(tensor)
-    except ValueError:  # rows of several lengths
-        raise wrong from None
+    except ValueError:  # rows of different lengths
+        raise problem from None
     if numbers.dtype.kind not in "fiub":
-        raise wrong
+        raise problem
     return numbers

@@ -1,4 +1,4 @@
-"""`attn show`: what was computed before, by attn or by somebody else, in any view."""
+"""`attn show`: a saved report, or weights from another tool, in any view."""
 
 from dataclasses import replace
 from functools import partial
@@ -28,9 +28,9 @@ FILE = argument(
 )
 REPORT = option(
     "--report",
-    "The report, where a file has several; from 0.",
+    "The report, if a file has several; from 0.",
     "INTEGER",
-    everyday="the report, where a file has several; from 0",
+    everyday="the report, if a file has several; from 0",
 )
 
 
@@ -44,7 +44,7 @@ def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
 
 
 def show(file: str, report: str | None, **flags: Any) -> None:
-    """Read everything, so that nothing is written of a damaged file; then show it."""
+    """Read the whole file, so that a damaged one writes nothing, then show it."""
     arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
     to = Destination(**flags)
     to.display = replace(to.display, is_saved=True)

@@ -1,4 +1,4 @@
-"""The card of sound: `--sound` of every question that hears it."""
+"""The card of sound: `--sound` of every command that reads it."""
 
 from attncli.feature import Feature, ReadingKind
 
@@ -11,7 +11,7 @@ FEATURE = Feature(
             opener="opener:SOUNDS",
             suffixes=(".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3"),
             inputs=("input_features", "input_values"),
-            reader="one that hears, as Whisper",
+            reader="one that hears, such as Whisper",
             in_time=True,
             is_transcribed=True,
         )

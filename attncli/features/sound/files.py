@@ -1,4 +1,4 @@
-"""Files of sound, as one channel at the rate that a model wants, and the feature extractor that reads it."""
+"""Sound files, read as one channel at a model's sampling rate, and the feature extractor of a model."""
 
 import re
 import struct
@@ -25,22 +25,26 @@ from attncli.models.pretrained import Pretrained
 from attncli.system.files import open_file, read_whole
 
 RATES = 1_000, 768_000
-"""Samples in a second, from telegraph to laboratory: what other headers say is damage."""
+"""Allowed sampling rates, from telegraph to laboratory; other values indicate a damaged header."""
 MOST_SECONDS = 1800.0
-"""Of a sound, for models that set no limit: half an hour is 90,000 tokens of 20 ms."""
+"""Limit for models without one: half an hour is 90,000 tokens of 20 ms."""
 PIECE_SECONDS, PIECE_NUMBERS, MOST_CHANNELS = 30, 2**24, 64
-"""Of a file that is read a piece at a time; the numbers of all its channels in a piece."""
+"""Sizes of the pieces in which a file is read, in seconds and in numbers of all channels; most channels
+allowed.
+"""
 SIZES = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
-"""In the log of libsndfile: the bytes of sound in the header of a WAV or AIFF, and in the file."""
-OF_STREAMS = 0x7FFF0000
-"""What a program writes into a header, or more, that does not know yet how much will follow."""
+"""Sizes in the log of libsndfile: bytes of sound according to the header of a WAV or AIFF, and in the
+file.
+"""
+STREAM_SIZE = 0x7FFF0000
+"""Smallest size that programs write into the header of a stream of unknown length."""
 END_MISSING = "lacks an end-of-stream bit"
 NEEDS = 'needs: pip install "attncli[sound]"'
 
 
 @dataclass(frozen=True)
 class OpenedSound:
-    """A sound in one channel: `samples` at `rate`, `seconds` of it; `notes` say what was done to the file."""
+    """A sound in one channel: `samples` at `rate`; `notes` describe conversions of the file."""
 
     samples: Float[np.ndarray, " sample"]
     rate: int
@@ -49,13 +53,13 @@ class OpenedSound:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Duration."""
         return len(self.samples) / self.rate
 
 
 @contextmanager
 def _file_errors(file: str, key: str) -> Iterator[None]:
-    """What goes wrong with a file of sound as UserError, at `key`."""
+    """Raise errors of reading a sound file as UserError, at `key`."""
     import soundfile
 
     try:
@@ -67,14 +71,14 @@ def _file_errors(file: str, key: str) -> Iterator[None]:
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
         reason = one_line_reason(error).removeprefix("Error opening ").rpartition(": ")[2].rstrip(".")
         raise UserError(
-            f"{key}: {file}: is not a sound in WAV, FLAC or OGG, or damaged: {reason:.120}"
+            f"{key}: {file}: is not a WAV, FLAC or OGG sound, or is damaged: {reason:.120}"
         ) from None
 
 
 class _SoundBytes(BufferedReader):
-    """The bytes of a file for libsndfile, through callbacks whose exceptions Python would print.
+    """The bytes of a file for libsndfile, whose callbacks must not raise.
 
-    Where the sizes in a damaged file lead to a place before its beginning, it stays where it is.
+    A seek before the beginning, as in a damaged file, is ignored.
     """
 
     def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
@@ -84,10 +88,10 @@ class _SoundBytes(BufferedReader):
 
 
 class SoundStream:
-    """A sound of libsndfile's formats that is read from its begin to its end, a piece at a time.
+    """A sound in a format of libsndfile that is read once, one piece at a time.
 
-    `seconds` is how long it is, by its header; `notes` say what is done to it. Only the piece that is read is
-    in memory. Raises UserError, at `key`, for a file that is none, is damaged or holds NaN.
+    `seconds` is its duration according to the header; `notes` describe conversions. Only one piece is in
+    memory. Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN.
     """
 
     def __init__(self, file: str, rate: int, *, key: str = "sound") -> None:
@@ -100,23 +104,23 @@ class SoundStream:
             content = files.enter_context(_SoundBytes(open_file(file).detach()))
             self._opened = files.enter_context(soundfile.SoundFile(content))
             self._files = files.pop_all()
-        of_file, channels = self._opened.samplerate, self._opened.channels
-        if not RATES[0] <= of_file <= RATES[1]:
+        file_rate, channels = self._opened.samplerate, self._opened.channels
+        if not RATES[0] <= file_rate <= RATES[1]:
             self._files.close()
             allowed = f"{RATES[0]:,} to {RATES[1]:,}"
-            raise UserError(f"{key}: {file}: must have {allowed} samples a second (got {of_file:,})")
+            raise UserError(f"{key}: {file}: must have {allowed} samples per second (got {file_rate:,})")
         if channels > MOST_CHANNELS:
             self._files.close()
             raise UserError(f"{key}: {file}: must have at most {MOST_CHANNELS} channels (got {channels:,})")
-        self.seconds: float = self._opened.frames / of_file
-        notes = [f"{self.name}: the mean of its {channels} channels."] if channels > 1 else []
-        if of_file != rate:
-            notes.append(f"{self.name}: resampled from {of_file:,} to {rate:,} samples a second.")
-        self.notes = (*notes, *_notes_of_a_cut(self.name, self._opened.extra_info))
+        self.seconds: float = self._opened.frames / file_rate
+        notes = [f"{self.name}: its {channels} channels were averaged."] if channels > 1 else []
+        if file_rate != rate:
+            notes.append(f"{self.name}: resampled from {file_rate:,} to {rate:,} samples per second.")
+        self.notes = (*notes, *_truncation_notes(self.name, self._opened.extra_info))
 
     @property
     def num_samples(self) -> int:
-        """How many samples all pieces have together."""
+        """Number of samples of all pieces."""
         frames: int = self._opened.frames
         return -(-frames * self.rate // int(self._opened.samplerate))
 
@@ -127,19 +131,19 @@ class SoundStream:
         self._files.close()
 
     def pieces(self) -> Iterator[Float[np.ndarray, " sample"]]:
-        """The samples, one channel at `rate`, PIECE_SECONDS or so at a time, once.
+        """The samples, in one channel at `rate`, in pieces of about PIECE_SECONDS.
 
-        Other rates are resampled by a polyphase filter (scipy.signal.resample_poly), each piece with what
-        stands around it, so that the numbers are those of the whole.
+        Other rates are resampled by a polyphase filter (scipy.signal.resample_poly). Each piece is filtered
+        with its surroundings, so the result is the same as for the whole file.
         """
         from scipy.signal import resample_poly
 
-        of_file = self._opened.samplerate
-        common = gcd(self.rate, of_file)
-        up, down = self.rate // common, of_file // common
-        # Whole periods of both rates; the filter of resample_poly reaches over 10 samples of the slower one.
+        file_rate = self._opened.samplerate
+        common = gcd(self.rate, file_rate)
+        up, down = self.rate // common, file_rate // common
+        # Whole periods of both rates; the filter of resample_poly spans 10 samples of the slower rate.
         most = PIECE_NUMBERS // self._opened.channels
-        size = down * max(1, round(min(PIECE_SECONDS * of_file, most) / down))
+        size = down * max(1, round(min(PIECE_SECONDS * file_rate, most) / down))
         margin = down * (1 + (10 * max(up, down) // up + 1) // down)
         before = np.zeros(0, dtype=np.float32)
         piece = self._read(size)
@@ -156,31 +160,31 @@ class SoundStream:
                 yield resample_poly(around, up, down)[begin : begin + count].astype(np.float32)
             before, piece = piece[-margin:], after
         if is_empty:
-            raise UserError(f"{self.key}: {self.file}: holds no sound")
+            raise UserError(f"{self.key}: {self.file}: contains no sound")
 
     def _read(self, count: int) -> Float[np.ndarray, " sample"]:
-        """The next samples of the file, the mean of its channels; fewer at its end."""
+        """The next samples of the file, averaged over its channels; fewer at the end."""
         where = f"{self.key}: {self.file}"
         with _file_errors(self.file, self.key):
             before = self._opened.tell()
             samples = self._opened.read(count, dtype="float32", always_2d=True)
             total = self._opened.frames
         if len(samples) < min(count, total - before):
-            got = f"has {before + len(samples):,} of the {total:,} samples that it should have"
+            got = f"has {before + len(samples):,} of {total:,} samples"
             raise UserError(f"{where}: is damaged: it {got}")
         if not np.isfinite(samples).all():
-            raise UserError(f"{where}: holds numbers that are no sound (NaN or infinity)")
+            raise UserError(f"{where}: contains invalid samples (NaN or infinity)")
         return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32))
 
 
-def _notes_of_a_cut(name: str, log: str) -> list[str]:
-    """That a file ends before it should, by what libsndfile says of its header."""
+def _truncation_notes(name: str, log: str) -> list[str]:
+    """A note that a file is truncated, from the log of libsndfile."""
     sizes = SIZES.search(log)
-    if sizes is not None and int(sizes[2]) < int(sizes[1]) < OF_STREAMS:
-        should = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes that its header names"
-        return [f"{name}: is cut: it has {should}."]
+    if sizes is not None and int(sizes[2]) < int(sizes[1]) < STREAM_SIZE:
+        size = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes in its header"
+        return [f"{name}: is truncated: it has {size}."]
     if END_MISSING in log:
-        return [f"{name}: is cut: the mark at the end of its stream is missing."]
+        return [f"{name}: is truncated: the end mark of its stream is missing."]
     return []
 
 
@@ -193,10 +197,11 @@ def open_sound(
     key: str = "sound",
     truncate: bool = False,
 ) -> OpenedSound:
-    """A sound of libsndfile's formats (WAV, FLAC, OGG), its channels averaged, at `rate` samples a second.
+    """Read a sound in a format of libsndfile (WAV, FLAC, OGG), averaged over channels and resampled to
+    `rate`.
 
-    Raises UserError, at `key`, for a file that is none, is damaged or holds NaN, and for more than
-    `most_seconds`, which `reader` reads, unless `truncate` takes the first of them.
+    Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN, and for a sound
+    longer than `most_seconds`, the limit of `reader`, unless `truncate` is set, which keeps the beginning.
     """
     most = MOST_SECONDS if most_seconds is None else most_seconds
     with SoundStream(file, rate, key=key) as stream:
@@ -210,14 +215,14 @@ def open_sound(
                 break
     samples = np.concatenate(pieces)[: int(most * rate)]
     if is_long:
-        notes += (f"{stream.name}: the first {most:g} s of {stream.seconds:,.2f} s.",)
+        notes += (f"{stream.name}: only the first {most:g} s of {stream.seconds:,.2f} s were read.",)
     return OpenedSound(samples, rate, stream.name, notes)
 
 
 def too_long(file: str, seconds: float, most: float, reader: str) -> str:
-    """That a sound is longer than what reads it, and what to do."""
-    cut = f"`truncate` takes the first of it; or cut it, as by: sox {file} part.wav trim 0 {most:g}"
-    return f"is {seconds:,.2f} s long, and {reader} reads {most:g} s: {cut}"
+    """The problem and remedies for a sound that is too long."""
+    cut = f"use `truncate` to read only its beginning, or cut it: sox {file} part.wav trim 0 {most:g}"
+    return f"is {seconds:,.2f} s long, but {reader} reads at most {most:g} s: {cut}"
 
 
 @lru_cache(maxsize=2)
@@ -228,7 +233,7 @@ def _opened_extractor(source: str, name: str) -> Any:
 
 
 def feature_extractor(pretrained: Pretrained) -> Any:
-    """The feature extractor of this model. Raises UserError without one, and for one that hears nothing."""
+    """The feature extractor of this model. Raises UserError if it has none, or if it is not for sound."""
     source = pretrained.source
     if source is None or (isinstance(source, str) and Path(source).is_file()):
         raise UserError(f"sound: {pretrained.name} reads no sound: it has no feature extractor")
@@ -248,32 +253,32 @@ def feature_extractor(pretrained: Pretrained) -> Any:
     return extractor
 
 
-def most_seconds_of(extractor: Any) -> float | None:
-    """How much of a sound a feature extractor reads at once; None where it sets no limit."""
+def max_seconds(extractor: Any) -> float | None:
+    """Longest sound that a feature extractor reads at once; None if it has no limit."""
     counts = (getattr(extractor, name, None) for name in ("n_samples", "nb_max_samples"))
     count = next((count for count in counts if isinstance(count, int)), None)
     return None if count is None else count / int(extractor.sampling_rate)
 
 
-def features_of(
+def sound_features(
     extractor: Any, samples: Float[np.ndarray, " sample"], name: str, **how: Any
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The tensors that a feature extractor makes of a sound, with its options. UserError where it fails."""
+    """The tensors that a feature extractor makes of a sound. Raises UserError if it fails."""
     try:
         with quiet_warnings():
             made = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt", **how)
-    except Exception as error:  # an extractor may fail in any way on a sound that it does not like
+    except Exception as error:  # an extractor may fail in any way on an unusual sound
         reason = f"{one_line_reason(error):.200}"
-        raise UserError(f"sound: the feature extractor of {name} fails on it: {reason}") from None
+        raise UserError(f"sound: the feature extractor of {name} failed: {reason}") from None
     return {key: tensor for key, tensor in made.items() if isinstance(tensor, torch.Tensor)}
 
 
 PLAYED_BYTES = 5 * 2**20
-"""Of a file that goes into a page."""
+"""Largest sound file that is embedded in a page."""
 
 
 def sound_to_play(file: str) -> bytes:
-    """A file of sound, for a page; empty where it is larger than PLAYED_BYTES or gone."""
+    """The bytes of a sound file for a page; empty if it is larger than PLAYED_BYTES or missing."""
     try:
         return read_whole(file, PLAYED_BYTES)
     except OSError:
@@ -281,15 +286,15 @@ def sound_to_play(file: str) -> bytes:
 
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 640, 80
-"""Of a spectrogram: columns, and bands on the mel scale."""
+"""Size of a spectrogram: columns, and bands on the mel scale."""
 DECIBELS = 80.0
-"""From the loudest point down: what is fainter is black."""
+"""Range below the loudest point; fainter sound is black."""
 
 
 def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[bytes, tuple[int, int]]:
-    """The log-mel spectrogram of `count` samples as a grey PNG, low below, and its width and height.
+    """The log-mel spectrogram of `count` samples as a grey PNG, low frequencies at the bottom, with its size.
 
-    The samples come in pieces, of which one at a time is needed.
+    The samples come in pieces, only one of which is in memory.
     """
     from transformers.audio_utils import mel_filter_bank
 
@@ -304,7 +309,7 @@ def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[by
                 column[first - begin : last - begin] = piece[first - place : last - place]
         place += len(piece)
     power = np.abs(np.fft.rfft(columns * np.hanning(window), axis=1)) ** 2
-    with quiet_warnings():  # of narrow bands without a frequency of their own
+    with quiet_warnings():  # warnings about narrow bands without a frequency
         bands = mel_filter_bank(power.shape[1], PICTURE_HEIGHT, 0.0, rate / 2, rate)
     decibels = 10 * np.log10(np.maximum(power @ bands, 1e-12))
     shares = np.clip(1 + (decibels - decibels.max()) / DECIBELS, 0, 1)
@@ -313,7 +318,7 @@ def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[by
 
 
 def _grey_png(grey: np.ndarray) -> bytes:
-    """Numbers from 0 to 255 as a PNG of eight bits, without Pillow, which is another extra."""
+    """Encode numbers from 0 to 255 as an eight-bit PNG, without Pillow, which is another extra."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc32(kind + content))
@@ -321,7 +326,7 @@ def _grey_png(grey: np.ndarray) -> bytes:
     height, width = grey.shape
     lines = np.concatenate(
         [np.zeros((height, 1), np.uint8), grey], axis=1
-    )  # each begins with its filter: none
+    )  # each row starts with its filter type: none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", compress(lines.tobytes())), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

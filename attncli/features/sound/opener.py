@@ -1,4 +1,4 @@
-"""Sound as questions read it."""
+"""The opener of sound for all commands that read files."""
 
 from attncli.errors import UserError
 from attncli.features.sound.reading import (
@@ -14,43 +14,43 @@ from attncli.models.prompts import Prompt, reading_prompt
 
 
 class SoundOpener(Opener):
-    """A sound, and the words of a decoder: those that are given, or that the model writes."""
+    """A sound, with the words of a decoder: explicit ones, or those that the model writes."""
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        # What the decoder says of it is the text where none is given.
-        said = "" if pretrained.has_decoder and given.text is None else given.text
-        return read_sound(pretrained, given.file, said, truncate=given.truncate)
+        # Without a text, the decoder writes one.
+        text = "" if pretrained.has_decoder and given.text is None else given.text
+        return read_sound(pretrained, given.file, text, truncate=given.truncate)
 
     def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
         text = given.text
         if given.is_cross:
             if not pretrained.has_decoder:
-                raise UserError(
-                    f"model: {pretrained.name} has no decoder that looks at a sound: use attn self"
-                )
+                raise UserError(f"model: {pretrained.name} has no decoder to look at a sound: use attn self")
             text = text or ""
         elif text is not None and pretrained.has_decoder:
-            reason = f"the encoder of {pretrained.name} hears the sound alone"
+            reason = f"the encoder of {pretrained.name} reads only the sound"
             raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
         return read_sound(pretrained, given.file, text, truncate=given.truncate)
 
     def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
         if not pretrained.has_decoder:
-            raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+            raise UserError(f"sound: {pretrained.name} has no decoder to transcribe a sound")
         if given.text:
-            raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
+            raise UserError(
+                f"sentence: {pretrained.name} writes about the sound without a text: leave it out"
+            )
         prompt = reading_prompt(read_sound(pretrained, given.file), pretrained)
         most, before, num_new = most_written(pretrained), num_before_words(pretrained), given.max_new_tokens
         if most is not None and num_new is not None and before + num_new > most:
             got = f"{before} before the words and {num_new} new ones"
-            raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+            raise UserError(f"max_new_tokens: {pretrained.name} has room for {most} tokens (got {got})")
         return prompt
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
         return pretrained if pretrained.has_decoder else part_that_hears(pretrained)
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The first head that is published as one that times words."""
+        """The first published head that times words."""
         return next(iter(published_heads(pretrained)), None)
 
 

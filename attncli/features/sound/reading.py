@@ -1,7 +1,7 @@
-"""A sound as a model reads it: alone, or before the words that a decoder writes of it.
+"""Reading sound for a model: alone, or before the words that a decoder writes.
 
-Where each token lies in time is measured by the gradients of what the first block of a model reads: nothing
-here goes by the name of a model.
+The times of tokens are measured by the gradients of the first block's inputs, independent of the kind of
+model.
 """
 
 import re
@@ -22,9 +22,9 @@ from attncli.errors import NO_TEXT, UserError
 from attncli.features.sound.files import (
     OpenedSound,
     feature_extractor,
-    features_of,
-    most_seconds_of,
+    max_seconds,
     open_sound,
+    sound_features,
     sound_to_play,
     spectrogram,
     too_long,
@@ -41,32 +41,32 @@ from attncli.records.report import Axis, Picture
 from attncli.system.plain_text import counted
 
 TRIAL_SECONDS = 2
-"""Of noise, on which the places of tokens are measured: a step is the same everywhere."""
+"""Duration of the noise on which the times of tokens are measured; steps are constant."""
 KALDI_SHIFT = 0.01
-"""Seconds between frames of extractors that do not say so: those with Kaldi's filter banks."""
+"""Seconds between frames, for extractors that do not declare it: those with Kaldi's filter banks."""
 SAME_STEP = 0.1
-"""How far a measured step may be from the product of strides, relative to it."""
+"""Allowed relative difference between a measured step and the product of strides."""
 ATTENDS = "att"
 MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
-"""A moment of a sound, as 1.24s."""
+"""A time in a sound, such as 1.24s."""
 SAME_MOMENT = 1e-6
-"""Seconds by which the begin of a token may be rounded."""
+"""Rounding tolerance of a token's beginning, in seconds."""
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
-    """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
+    """The model, or its encoder for sound. Raises UserError if there is none."""
     part = part_that_takes(pretrained, SOUNDS)
     if part is None:
-        raise UserError(f"sound: {pretrained.name} has no part that hears")
+        raise UserError(f"sound: {pretrained.name} has no part that reads sound")
     return part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeardSound(Origin):
-    """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
+    """A sound in a model, with the times of its tokens: each lasts `step` seconds from its `begins`.
 
-    `seconds` is how long the sound is; tokens beyond lie in what fills it up. `samples` are of one channel,
-    at `rate`.
+    `seconds` is the duration of the sound; later tokens belong to padding. `samples` are one channel, at
+    `rate`.
     """
 
     what = "sound"
@@ -86,7 +86,7 @@ class HeardSound(Origin):
         return token_before_words(pretrained)
 
     def at(self, seconds: float) -> int | None:
-        """The first token that a moment lies in; None outside of them."""
+        """The first token at a time; None outside of the tokens."""
         since = (seconds - self.begins + SAME_MOMENT).tolist()
         return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
 
@@ -95,7 +95,7 @@ class HeardSound(Origin):
         if moment is None or name in tokens:
             return None
         if (token := self.at(float(moment[1]))) is None:
-            raise ValueError(f"no token lies there: it hears {self.seconds:.2f} s (got {name:.60})")
+            raise ValueError(f"no token at this time: the sound has {self.seconds:.2f} s (got {name:.60})")
         return token
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
@@ -111,31 +111,31 @@ class HeardSound(Origin):
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """Where the tokens of a sound lie: token `first` + n from n to n + 1 times `step` seconds.
+    """The times of a sound's tokens: token `first` + n lasts from n to n + 1 times `step` seconds.
 
-    `bands` is how many rows of frequencies there are, each a run of tokens through time; those before `first`
-    are no part of the sound.
+    `bands` is the number of frequency bands, each a run of tokens through time; tokens before `first` are not
+    part of the sound.
     """
 
     step: float
     first: int = 0
     bands: int = 1
     num_tokens: int | None = None
-    """How many there are in a model that fills up every sound to the same length."""
+    """Number of tokens in a model that pads every sound to the same length."""
 
-    def seconds_of(self, count: int) -> float:
-        """How much sound so many tokens are of."""
+    def duration(self, count: int) -> float:
+        """Duration of `count` tokens."""
         return (count - self.first) // self.bands * self.step
 
     @property
     def seconds(self) -> float:
-        """How much sound there is in a model that fills up every one."""
+        """Duration of the padded sound, in a model that pads."""
         assert self.num_tokens is not None
-        return self.seconds_of(self.num_tokens)
+        return self.duration(self.num_tokens)
 
     @property
     def slack(self) -> float:
-        """How much longer a sound may be than its tokens: what convolutions leave out at its end."""
+        """Sound beyond its tokens that is ignored: what convolutions drop at the end."""
         return 4 * self.step + 0.1
 
 
@@ -148,7 +148,7 @@ def _is_block(name: str, module: nn.Module) -> bool:
 def _read_by_first_block(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], strides: list[int] | None = None
 ) -> Float[Tensor, "token dim"]:
-    """The vectors of the tokens that the first block with attention reads.
+    """The token vectors that the first block with attention reads.
 
     The strides of the convolutions before it are appended to `strides`.
     """
@@ -176,14 +176,14 @@ def _read_by_first_block(
         model.config.use_cache = False
         model(**inputs)
     if not vectors_read:
-        raise CannotShow("no block of it reads a row of vectors, so that attn cannot tell what a token is")
+        raise CannotShow("none of its blocks reads a sequence of vectors, so attn cannot locate its tokens")
     return vectors_read[0].flatten(0, 1).float()
 
 
 def _centres(
     vectors: Float[Tensor, "token dim"], features: Tensor, tokens: Sequence[int], axis: int
 ) -> Float[Tensor, " chosen"]:
-    """The frame in the middle of what each token is made of; NaN for one that is not made of the sound."""
+    """The middle frame that each token depends on; NaN for a token that does not depend on the sound."""
     direction = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(0)).to(vectors)
     outputs, frames = vectors @ direction, torch.arange(features.shape[axis], dtype=torch.double)
     centres = []
@@ -192,8 +192,8 @@ def _centres(
         if gradient is None:
             centres.append(torch.nan)
             continue
-        others = [place for place in range(gradient.ndim) if place != axis]
-        shares = gradient.double().square().sum(dim=others).cpu()
+        other_axes = [place for place in range(gradient.ndim) if place != axis]
+        shares = gradient.double().square().sum(dim=other_axes).cpu()
         centres.append(float((shares * frames).sum() / shares.sum()))
     return torch.tensor(centres, dtype=torch.double)
 
@@ -201,24 +201,24 @@ def _centres(
 _times: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], TokenTimes]] = WeakKeyDictionary()
 
 
-def times_of(part: Pretrained, extractor: Any) -> TokenTimes:
-    """Where the tokens of any sound lie, as `part` makes them of what `extractor` gives.
+def token_times(part: Pretrained, extractor: Any) -> TokenTimes:
+    """The times of tokens that `part` makes of the features of `extractor`.
 
-    The step is a whole number of frames. Raises UserError where tokens have no places in time.
+    The step is a whole number of frames. Raises UserError if tokens have no places in time.
     """
-    known = _times.setdefault(part.model, {})
+    cached_times = _times.setdefault(part.model, {})
     key = (type(extractor).__name__, int(extractor.sampling_rate))
-    if key not in known:
+    if key not in cached_times:
         with model_errors(part.model.config.model_type, "read sound"), torch.enable_grad():
-            known[key] = _measured_times(part, extractor)
-    return known[key]
+            cached_times[key] = _measured_times(part, extractor)
+    return cached_times[key]
 
 
 def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
     rate = int(extractor.sampling_rate)
     noise = np.random.default_rng(0).normal(0, 0.1, (TRIAL_SECONDS + 1) * rate).astype(np.float32)
-    short = _accepted(part, features_of(extractor, noise[: TRIAL_SECONDS * rate], part.name))
-    long = _accepted(part, features_of(extractor, noise, part.name))
+    short = _accepted(part, sound_features(extractor, noise[: TRIAL_SECONDS * rate], part.name))
+    long = _accepted(part, sound_features(extractor, noise, part.name))
     name = next(name for name in SOUNDS if name in short)
     sizes = [tuple(inputs[name].shape) for inputs in (short, long)]
     grows = [axis for axis, (few, more) in enumerate(zip(*sizes, strict=True)) if few != more]
@@ -237,16 +237,16 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
     begins = _centres(vectors, features, range(4), axis)
     first = int((~begins.isnan()).nonzero()[:1].sum()) if not begins.isnan().all() else -1
     if first < 0:
-        raise CannotShow("its tokens are not made of the sound alone, before its first attention")
-    places = torch.tensor([first + (count - first) * part_of // 10 for part_of in (2, 5, 8)])
+        raise CannotShow("its tokens do not depend on the sound before its first attention layer")
+    places = torch.tensor([first + (count - first) * tenth // 10 for tenth in (2, 5, 8)])
     centres = _centres(vectors, features, places.tolist(), axis)
     step = float((centres[2] - centres[0]) / (places[2] - places[0]))
     is_straight = abs(float(centres[1] - centres[0]) - step * float(places[1] - places[0])) < 3 * max(step, 1)
     bands = 1
-    if not is_straight or round(step) < 1:  # bands, one after another, each begin anew
+    if not is_straight or round(step) < 1:  # bands, one after another, each from the beginning
         length, step = _first_band(lambda tokens: _centres(vectors, features, tokens, axis), first, count)
         bands = (count - first) // length
-    # Unlike gradients, strides are exact; but not all that lies between two tokens is a convolution.
+    # Unlike gradients, strides are exact; but not every step between two tokens is a convolution.
     exact = prod(strides) if abs(prod(strides) / step - 1) < SAME_STEP else round(step)
     return TokenTimes(exact * seconds_per_frame, first, bands, None if grows else count)
 
@@ -254,11 +254,11 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
 def _first_band(
     centres: Callable[[Sequence[int]], Float[Tensor, " chosen"]], first: int, count: int
 ) -> tuple[int, float]:
-    """How many tokens run through time before the next band begins anew, and the frames between them."""
+    """The number of tokens until the next band starts over, and the frames between them."""
     begin, few = first + 1, 4
     near = centres([begin, begin + few])
     step = float(near[1] - near[0]) / few
-    shortest, longest = few + 2, count - first  # it has at least the one number, and fewer than the other
+    shortest, longest = few + 2, count - first  # the length is at least `shortest` and below `longest`
     while longest - shortest > 1:
         middle = (shortest + longest) // 2
         awaited = float(near[0]) + step * (middle - 2)
@@ -268,25 +268,27 @@ def _first_band(
         [first + 1, first + shortest + 1, count - shortest + 1][: 1 + 2 * (longest < count - first)]
     )
     if not step > 0 or (count - first) % shortest or float((again - again[0]).abs().max()) > step / 4:
-        raise CannotShow("its tokens do not lie in time one after another")
+        raise CannotShow("its tokens are not in temporal order")
     return shortest, step
 
 
 def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the model takes of what the extractor gives. Raises UserError where it takes no sound."""
-    known = forward_arguments(part.model)
-    inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in known}
+    """The inputs that the model accepts from the extractor. Raises UserError if none of them is sound."""
+    accepted_names = forward_arguments(part.model)
+    inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in accepted_names}
     if not {*SOUNDS} & inputs.keys():
-        raise UserError(f"sound: {part.name} takes no {next(iter(made), 'sound')}")
-    name = _name_of_sound(inputs)
+        raise UserError(f"sound: {part.name} does not accept {next(iter(made), 'sound')}")
+    name = _sound_name(inputs)
     inputs[name] = inputs[name].to(part.model.dtype)
-    if part.model.config.is_encoder_decoder:  # one sound is not padded, and a decoder has another mask
+    if (
+        part.model.config.is_encoder_decoder
+    ):  # a single sound is not padded, and the mask would apply to the decoder
         inputs.pop("attention_mask", None)
     return inputs
 
 
-def _name_of_sound(inputs: Mapping[str, Tensor]) -> str:
-    """What the numbers of a sound are called among the inputs of a model."""
+def _sound_name(inputs: Mapping[str, Tensor]) -> str:
+    """The name of the sound among a model's inputs."""
     return next(name for name in SOUNDS if name in inputs)
 
 
@@ -298,17 +300,17 @@ def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
 def _heard(
     pretrained: Pretrained, file: str, *, truncate: bool = False
 ) -> tuple[ModelText, dict[str, Tensor]]:
-    """The tokens of a sound, and what the model takes of it."""
+    """The tokens of a sound, and the model's inputs for it."""
     part = part_that_hears(pretrained)
     extractor = feature_extractor(pretrained)
-    times = times_of(part, extractor)
-    rate, most, name = int(extractor.sampling_rate), most_seconds_of(extractor), pretrained.name
+    times = token_times(part, extractor)
+    rate, most, name = int(extractor.sampling_rate), max_seconds(extractor), pretrained.name
     if truncate and times.num_tokens is not None:
         most = min(most or times.seconds, times.seconds)
     opened = open_sound(file, rate, most_seconds=most, reader=name, truncate=truncate)
-    inputs = _accepted(part, features_of(extractor, opened.samples, part.name))
+    inputs = _accepted(part, sound_features(extractor, opened.samples, part.name))
     text = heard_text(part, times, inputs, opened, file)
-    in_time = times.seconds_of(len(text.ids))
+    in_time = times.duration(len(text.ids))
     if opened.seconds > in_time + times.slack:
         raise UserError(f"sound: {file}: {too_long(file, opened.seconds, in_time, name)}")
     return text, inputs
@@ -317,11 +319,11 @@ def _heard(
 def heard_text(
     part: Pretrained, times: TokenTimes, inputs: Mapping[str, Tensor], opened: OpenedSound, file: str
 ) -> ModelText:
-    """The tokens of an opened sound, of which a model takes `inputs`."""
+    """The tokens of an opened sound, for which the model reads `inputs`."""
     count = times.num_tokens or _count_tokens(part, inputs)
     begins, labels = _labels(times, count)
-    in_time, seconds = times.seconds_of(count), opened.seconds
-    filled = f", filled up to {in_time:.4g} s with silence" if in_time > seconds + times.slack else ""
+    in_time, seconds = times.duration(count), opened.seconds
+    filled = f", padded to {in_time:.4g} s with silence" if in_time > seconds + times.slack else ""
     size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
     note = f"{opened.name}: {seconds:.2f} s{filled}; {counted(count, 'token')} of {size}."
     notes = *opened.notes, note
@@ -340,7 +342,9 @@ def heard_text(
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
-    """Where each token begins, in seconds, and its label; NaN for a token that is no part of the sound."""
+    """The beginning of each token, in seconds, and its label; NaN for a token that is not part of the
+    sound.
+    """
     length = (count - times.first) // times.bands
     begins = torch.full((count,), torch.nan, dtype=torch.double)
     places: Int[Tensor, " token"] = torch.arange(count - times.first)
@@ -358,13 +362,13 @@ def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tup
 def read_sound(
     model: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
 ) -> Reading:
-    """A sound as an encoder reads it, or with the words that a decoder writes of it.
+    """Read a sound with an encoder, or with the words that a decoder writes of it.
 
-    Tokens are named by the second at which each begins. A model with a decoder reads `text` after the sound;
-    an empty text is what it writes itself (greedy decoding by its own generate), and None reads the sound by
-    the encoder alone. Raises UserError for a file that is no sound, for a model that does not hear, for a
-    text that no decoder reads, and for a sound that is longer than the model reads, unless `truncate` takes
-    the first of it.
+    Tokens are named by the second at which they begin. A model with a decoder reads `text` after the sound;
+    if it is empty, the model writes it (greedy decoding by its own generate), and if it is None, only the
+    encoder reads. Raises UserError for a file that is not a sound, a model that does not read sound, a text
+    without a decoder, and a sound that is too long for the model, unless `truncate` is set, which keeps the
+    beginning.
     """
     return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
@@ -372,18 +376,18 @@ def read_sound(
 def encoded_reading(
     pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
 ) -> tuple[Reading, Tensor | None]:
-    """What `read_sound` makes, and what the encoder made of the sound as the model wrote; else None."""
+    """The result of `read_sound`, and the encoder's output if the model wrote the words, else None."""
     if text is not None and not pretrained.has_decoder:
         raise UserError(f"sentence: the audio encoder of {pretrained.name} reads no text: leave it out")
     sound, inputs = _heard(pretrained, file, truncate=truncate)
     if text is None:
         return Reading(sound, inputs=inputs), None
-    language = language_of(pretrained, inputs) if knows_languages(pretrained) else None
+    language = detected_language(pretrained, inputs) if knows_languages(pretrained) else None
     if text:
         ids, encoded = spoken_ids(pretrained, text), None
     else:
         ids, encoded = _transcript(pretrained, inputs, language)
-    prefix = prefix_of(pretrained, language)
+    prefix = decoder_prefix(pretrained, language)
     ids = [*prefix, *ids]
     most = most_written(pretrained)
     if most is not None and len(ids) > most:
@@ -394,7 +398,7 @@ def encoded_reading(
 
 
 def most_written(pretrained: Pretrained) -> int | None:
-    """How many tokens a decoder reads that looks at a sound; None where the model sets no limit."""
+    """Number of tokens that a decoder for sound can read; None if the model has no limit."""
     most: int | None = getattr(pretrained.model.config, "max_target_positions", None)
     return most or pretrained.most_tokens()
 
@@ -403,10 +407,10 @@ def _settings_to_write(pretrained: Pretrained) -> Any:
     return getattr(pretrained.whole, "generation_config", None) or pretrained.model.config
 
 
-def prefix_of(pretrained: Pretrained, language: int | None) -> list[int]:
-    """What a decoder reads before the words: its start token, and those for language, task and no times.
+def decoder_prefix(pretrained: Pretrained, language: int | None) -> list[int]:
+    """The decoder's tokens before the words: start, language, task and no timestamps.
 
-    The language is the token of one where the model knows several.
+    `language` is the language token if the model knows several languages.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
@@ -420,63 +424,65 @@ def prefix_of(pretrained: Pretrained, language: int | None) -> list[int]:
 
 
 def token_before_words(pretrained: Pretrained) -> int:
-    """The last token that a decoder reads before the words: that for no times, or its start token."""
+    """The last token before the words: the one for no timestamps, or the start token."""
     settings: Any = _settings_to_write(pretrained)
     no_times = getattr(settings, "no_timestamps_token_id", None)
     start = decoder_start(settings, pretrained.model.config)
     before = start if no_times is None else no_times
-    assert before is not None, "it wrote after one"
+    assert before is not None, "a decoder needs a start token"
     return int(before)
 
 
 def knows_languages(pretrained: Pretrained) -> bool:
-    """Whether a model writes several languages, and reads a token for one before the words."""
+    """True if a model writes several languages and reads a language token before the words."""
     settings: Any = _settings_to_write(pretrained)
     is_multilingual = getattr(settings, "is_multilingual", False)
     return bool(is_multilingual and getattr(settings, "lang_to_id", None))
 
 
-def language_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
-    """The token of the language that a model hears."""
+def detected_language(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
+    """The token of the language that a model detects."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
-    with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
+    with torch.no_grad(), model_errors(kind, "detect the language"), with_eager_attention(whole):
         return int(whole.detect_language(input_features=inputs["input_features"])[0])
 
 
 def no_times_token(pretrained: Pretrained) -> int | None:
-    """The token of a decoder for words without times, after which those for times stand; None without one."""
+    """The decoder's token for words without timestamps, which precedes the timestamp tokens; None without
+    one.
+    """
     token = getattr(_settings_to_write(pretrained), "no_timestamps_token_id", None)
     return None if token is None else int(token)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
-    """A given transcript as the model would write it: with a blank before its first word."""
+    """Encode an explicit transcript as the model would write it: with a blank before its first word."""
     spelled = text.strip()
     blank = " " if pretrained.token_spelling == "byte-level" else ""
     if not spelled:
         raise UserError(f"sentence: {NO_TEXT}")
     ids: list[int] = pretrained.encoded(f"{blank}{spelled}", add_special_tokens=False)["input_ids"]
     if not ids:
-        raise UserError(f"sentence: the tokenizer of {pretrained.name} finds no tokens in it")
+        raise UserError(f"sentence: the tokenizer of {pretrained.name} makes no tokens of it")
     return ids
 
 
 def _transcript(
     pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None
 ) -> tuple[list[int], Tensor | None]:
-    """The words that the model writes of a sound, without special tokens; what the encoder made of it."""
+    """The words that the model writes of a sound, without special tokens, and the encoder's output."""
     special = pretrained.special_ids
     vocabulary = len(pretrained.tokenizer)
     written = generated(pretrained, inputs, language)
     words = [number for number in written.ids if number not in special and number < vocabulary]
     if not words:
-        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+        raise UserError(f"sound: {pretrained.name} hears no words in it: set them with `sentence` or `file`")
     return words, written.encoded
 
 
 class Generated(NamedTuple):
-    """All tokens that a model wrote of a sound, and what its encoder made of it, where that is known."""
+    """All tokens that a model wrote of a sound, and the encoder's output, if known."""
 
     ids: list[int]
     encoded: Float[Tensor, "1 place dim"] | None
@@ -485,24 +491,24 @@ class Generated(NamedTuple):
 def generated(
     pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None, **how: Any
 ) -> Generated:
-    """What a model writes of a sound by transformers' generate, in a language where it knows several."""
+    """Transcribe a sound with transformers' generate, in a language if the model knows several."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
-        raise UserError(f"sound: {pretrained.name} has no head that writes: give the words that are spoken")
+        raise UserError(f"sound: {pretrained.name} has no head to write with: set the words that are spoken")
     if language is not None:
         how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
     encoded: list[Tensor] = []
 
     def keep(_module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], outputs: Any) -> None:
-        sound, of_encoder = inputs[_name_of_sound(inputs)], [*given, *named.values()]
-        if any(isinstance(each, Tensor) and torch.equal(each, sound) for each in of_encoder):
+        sound, encoder_inputs = inputs[_sound_name(inputs)], [*given, *named.values()]
+        if any(isinstance(each, Tensor) and torch.equal(each, sound) for each in encoder_inputs):
             encoded.append(outputs[0])
 
     with (
         torch.no_grad(),
         unchanged(whole),
-        with_eager_attention(whole),  # what is handed over in a run before may still be
+        with_eager_attention(whole),  # an earlier run may still have changed the attention
         random_state_restored(),
         model_errors(kind, "write by transformers' generate"),
     ):
@@ -515,12 +521,12 @@ def generated(
 
 
 def num_before_words(pretrained: Pretrained) -> int:
-    """How many tokens a decoder reads before the words, as `prefix_of` gives them."""
+    """Number of tokens before the words, as in `decoder_prefix`."""
     has_no_times = no_times_token(pretrained) is not None
     return 1 + 2 * knows_languages(pretrained) + has_no_times
 
 
 def published_heads(pretrained: Pretrained) -> list[tuple[int, int]]:
     """The alignment heads of the model's generation_config.json; empty without any."""
-    named = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
-    return [(int(layer), int(head)) for layer, head in named]
+    alignment_heads = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
+    return [(int(layer), int(head)) for layer, head in alignment_heads]

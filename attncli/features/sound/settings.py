@@ -1,4 +1,4 @@
-"""The setting `sound` of every question that hears one."""
+"""The setting `sound` of every command that reads sound."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,12 +12,12 @@ from attncli.settings.readings import FileSpec, check_file_or_many
 SoundName = Annotated[str, AfterValidator(partial(check_file_or_many, what="sound", takers="heads"))]
 """The name of a sound, or of a folder of sounds."""
 SOUND_HELP = (
-    "a sound that the model hears: WAV, FLAC or OGG; for heads also a folder of them, or a list (.txt)"
+    "a sound for the model to read: WAV, FLAC or OGG; heads also takes a folder of sounds, or a list (.txt)"
 )
 
 
 class SoundSpec(FileSpec):
-    """A model that may hear a sound."""
+    """Settings of a model that may read a sound."""
 
     off_keys = frozenset({"sound"})
 
@@ -31,4 +31,4 @@ class SoundSpec(FileSpec):
             yield Extra("sound", "sound", ("soundfile", "scipy"))
 
     def wants_head(self) -> bool:
-        return super().wants_head() or self.sound is not None  # it writes what is said
+        return super().wants_head() or self.sound is not None  # the model writes the words

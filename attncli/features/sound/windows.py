@@ -1,8 +1,8 @@
-"""A recording that is longer than a model hears at once, in the windows by which the model itself writes it.
+"""Recordings longer than a model reads at once, in the windows in which the model itself transcribes them.
 
-As transformers' long-form generation and openai-whisper's transcribe: the model writes a window with the
-times of its sentences, and the next one begins where the last whole sentence ends. The file is read from its
-begin to its end, a window at a time.
+As in transformers' long-form generation and openai-whisper's transcribe: the model writes a window with
+timestamps, and the next window starts at the end of the last complete sentence. The file is read once per
+pass, one window at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,74 +21,74 @@ from attncli.features.sound.files import (
     OpenedSound,
     SoundStream,
     feature_extractor,
-    features_of,
-    most_seconds_of,
+    max_seconds,
+    sound_features,
     too_long,
 )
 from attncli.features.sound.reading import (
+    decoder_prefix,
+    detected_language,
     generated,
     heard_text,
     knows_languages,
-    language_of,
     no_times_token,
     num_before_words,
     part_that_hears,
-    prefix_of,
-    times_of,
+    token_times,
 )
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 FLOOR = 2.0
-"""How far below the loudest point of a recording its faintest is: eight powers of ten, by four."""
+"""Range of log-mel features below the loudest point: eight powers of ten, divided by four."""
 TO_LISTEN = 0.05
-"""Of the work: to find the loudest point, before the first window is written."""
+"""Share of the work that finds the loudest point, before the first window."""
 CONTEXT = 2
-"""Frames on both sides that see samples of a frame: half a Fourier window is 1.25 of them."""
+"""Frames on either side that share samples with a frame: half a Fourier window is 1.25 frames."""
 
 
 @dataclass(frozen=True)
 class SpokenWindow:
-    """A part of a recording from second `begin` on, and the words that the model writes of it."""
+    """A window of a recording, from second `begin`, with the words that the model writes of it."""
 
     begin: float
     reading: Reading
     encoded: Float[Tensor, "1 place dim"] | None = None
-    """What the encoder made of it as the model wrote, where that is known."""
+    """The encoder's output while the model wrote, if known."""
 
 
 class _Frames:
-    """The features of a recording, from its begin to its end: what lies before is forgotten."""
+    """The features of a recording, read from beginning to end; earlier samples are dropped."""
 
     def __init__(self, extractor: Any, stream: SoundStream, name: str) -> None:
         self.extractor, self.name, self.hop = extractor, name, int(extractor.hop_length)
         self.count = stream.num_samples // self.hop
         self.num_samples = stream.num_samples
         self._pieces = stream.pieces()
-        self._kept, self._first = torch.zeros(0), 0
+        self._buffer, self._first = torch.zeros(0), 0
 
     def samples(self, first: int, last: int) -> Float[Tensor, " sample"]:
-        """The samples from one to before another; `first` never goes back."""
-        self._kept, self._first = self._kept[first - self._first :], first
-        while self._first + len(self._kept) < last:
-            self._kept = torch.cat([self._kept, torch.from_numpy(next(self._pieces))])
-        return self._kept[first - self._first : last - self._first]
+        """The samples from `first` up to `last`; `first` must not decrease."""
+        self._buffer, self._first = self._buffer[first - self._first :], first
+        while self._first + len(self._buffer) < last:
+            self._buffer = torch.cat([self._buffer, torch.from_numpy(next(self._pieces))])
+        return self._buffer[first - self._first : last - self._first]
 
     def features(self, first: int, last: int) -> Float[Tensor, "1 band frame"]:
-        """The frames from one to before another, each as in the features of the whole recording."""
+        """The frames from `first` up to `last`, equal to those of the whole recording."""
         begin, end = max(0, first - CONTEXT), min((last + CONTEXT) * self.hop, self.num_samples)
         samples = self.samples(begin * self.hop, end).numpy()
         how = {"truncation": False, "padding": "longest"}
-        (features,) = features_of(self.extractor, samples, self.name, **how).values()
+        (features,) = sound_features(self.extractor, samples, self.name, **how).values()
         return features[..., first - begin : last - begin]
 
 
 def longer_than_heard(pretrained: Pretrained, file: str) -> SoundStream | None:
-    """What is known of a sound that a model reads by windows, closed; None for one that it hears at once.
+    """The closed stream of a sound that is read in windows; None if the model reads it at once.
 
-    Raises UserError for a longer sound and a model that does not write the times by which windows go.
+    Raises UserError for a longer sound if the model does not write the timestamps that windows need.
     """
     extractor = feature_extractor(pretrained)
-    most, name = most_seconds_of(extractor), pretrained.name
+    most, name = max_seconds(extractor), pretrained.name
     with SoundStream(file, int(extractor.sampling_rate)) as stream:
         pass
     if most is None or stream.seconds <= most:
@@ -101,13 +101,13 @@ def longer_than_heard(pretrained: Pretrained, file: str) -> SoundStream | None:
 def spoken_windows(
     pretrained: Pretrained, file: str, progress: Callable[[float], None] | None = None
 ) -> Iterator[SpokenWindow]:
-    """The windows of a recording in which the model hears words, and its words in each.
+    """The windows of a recording in which the model hears words, with the words.
 
-    The features of a window are those of the whole recording, whose loudest point decides what is silence; it
-    is read twice. The language is that of the first window. Raises UserError as `read_sound`.
+    The features of a window are those of the whole recording, whose loudest point determines silence; the
+    file is read twice. The first window determines the language. Raises UserError as `read_sound` does.
     """
     extractor, part = feature_extractor(pretrained), part_that_hears(pretrained)
-    times, rate = times_of(part, extractor), int(extractor.sampling_rate)
+    times, rate = token_times(part, extractor), int(extractor.sampling_rate)
     size = int(extractor.nb_max_frames)
     with SoundStream(file, rate) as stream:
         frames = _Frames(extractor, stream, part.name)
@@ -125,12 +125,12 @@ def spoken_windows(
             features = pad(features, (0, size - length)).to(part.device, part.model.dtype)
             inputs = {part.model.main_input_name: features}
             if language is None and knows_languages(pretrained):
-                language = language_of(pretrained, inputs)
+                language = detected_language(pretrained, inputs)
             words, step, encoded = _written(pretrained, inputs, language, length)
             if words:
                 samples = frames.samples(place * frames.hop, (place + length) * frames.hop).numpy()
                 sound = heard_text(part, times, inputs, OpenedSound(samples, rate, stream.name), file)
-                ids = [*prefix_of(pretrained, language), *words]
+                ids = [*decoder_prefix(pretrained, language), *words]
                 text = ModelText(pretrained.labels(ids), torch.tensor(ids))
                 decoder = {"decoder_input_ids": text.ids.unsqueeze(0).to(pretrained.device)}
                 reading = Reading(text, sound, inputs={**inputs, **decoder})
@@ -143,25 +143,25 @@ def spoken_windows(
 def _written(
     pretrained: Pretrained, inputs: dict[str, Tensor], language: int | None, length: int
 ) -> tuple[list[int], int, Tensor | None]:
-    """The words of the whole sentences that a model writes of a window, where the next one begins, and what
-    the encoder made of it.
+    """The words of the complete sentences in a window, the start of the next window, and the encoder's
+    output.
 
-    In frames from the begin of this window, of which `length` are of the recording.
+    Starts count frames from this window, `length` of which belong to the recording.
     """
-    # Else generate itself goes on in the window, from the end of the last whole sentence.
+    # Otherwise generate itself continues in the window after the last complete sentence.
     how = {"return_timestamps": True, "force_unique_generate_call": True}
     no_times, special = no_times_token(pretrained), pretrained.special_ids
-    assert no_times is not None, "models without times have no windows"
+    assert no_times is not None, "models without timestamps have no windows"
     num_before = num_before_words(pretrained)
     ids, encoded = generated(pretrained, inputs, language, **how)
-    ids = ids[num_before - 1 :]  # without the token for no times
+    ids = ids[num_before - 1 :]  # without the no-timestamps token
     settings: Any = pretrained.whole.generation_config
     while ids and ids[-1] in (settings.eos_token_id, settings.pad_token_id):
         ids.pop()
     are_times = [each > no_times for each in ids]
     pairs = [place for place, both in enumerate(pairwise(are_times)) if all(both)]
     step = length
-    if pairs and are_times[-2:] != [False, True]:  # what stands after the last pair has no end here
+    if pairs and are_times[-2:] != [False, True]:  # the sentence after the last pair is incomplete
         most = pretrained.model.config.max_source_positions
         stride = inputs[pretrained.model.main_input_name].shape[-1] // most
         step = (ids[pairs[-1]] - no_times - 1) * stride or length

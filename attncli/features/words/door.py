@@ -1,7 +1,4 @@
-"""What is asked about words that are spoken: when each one is, and which heads say so.
-
-The doors of `measure`, as in `library`.
-"""
+"""Library functions for spoken words: their times, and the heads that time them."""
 
 from collections.abc import Callable, Sequence
 from os import fspath
@@ -26,12 +23,12 @@ def _way_or_heads(value: object) -> object:
         return value
     names = head_names_without_stack(value)
     if not names:
-        raise ValueError(f"must be {', '.join(WAYS)}, or heads as 2:0 (got none)")
+        raise ValueError(f"must be {', '.join(WAYS)}, or heads such as 2:0 (got none)")
     return names
 
 
 Aligners = Annotated[str | Sequence[str] | Sequence[tuple[int, int]], by(_way_or_heads)]
-"""Which heads time words."""
+"""Heads that time words: a way to choose them, or their names."""
 
 
 @checked
@@ -43,49 +40,52 @@ def spoken_words(
     heads: Aligners = "model",
     progress: Callable[[float], None] | None = None,
 ) -> SpokenWords:
-    """Each word of a sound with its begin and end in seconds, by heads of cross-attention.
+    """The words of a sound with their beginnings and ends in seconds, from heads of cross-attention.
 
-    `sound` is a file, or what `read_sound` made of one with its words. `text` is what is spoken; without it
-    the model writes that. `heads` are those of the model's generation_config.json (model), else those that
-    `aligning_heads` found (found), the most concentrated (filter; Yeh et al. 2025), or some. Times come as in
-    openai-whisper's find_alignment, by dynamic time warping over the mean of the heads. A file that is longer
-    than the model hears at once is read by the windows in which the model itself writes it. UserError for a
-    model that does not hear or write, and where it has no such heads.
+    `sound` is a file, or a result of `read_sound` with words. `text` is the spoken text, by default what the
+    model writes. `heads` selects the heads of the model's generation_config.json, or, if it names none, those
+    from `aligning_heads` (model), those from `aligning_heads` (found), the most concentrated ones (filter;
+    Yeh et al. 2025), or explicit heads. Times follow openai-whisper's find_alignment: dynamic time warping
+    over the mean of the heads. A file that is too long for the model is read in the windows in which the
+    model transcribes it. Raises UserError for a model that does not read sound or write, or without such
+    heads.
     """
-    from attncli.features.words.spoken_words import spoken_words as words_of
-    from attncli.features.words.spoken_words import words_of_windows
+    from attncli.features.words.spoken_words import spoken_words as measure_words
+    from attncli.features.words.spoken_words import window_words
 
     chosen: str | list[tuple[int, int]] = str(heads)
     if heads not in WAYS:
-        named = (named_head(name) for name in head_names_without_stack(heads))
-        chosen = [(place.layer, place.head) for place in named]
+        heads_by_name = (named_head(name) for name in head_names_without_stack(heads))
+        chosen = [(place.layer, place.head) for place in heads_by_name]
     with in_use(model) as pretrained:
         if not isinstance(sound, Reading) and pretrained.has_decoder:
             long = longer_than_heard(pretrained, fspath(sound))
             if long is not None and text:
-                one = "given words are looked for in one window: cut it, or leave them out"
-                raise UserError(f"sound: {long.file}: is {long.seconds:,.2f} s long: {one}")
+                problem = "an explicit text is limited to one window: cut the sound, or leave out the text"
+                raise UserError(f"sound: {long.file}: is {long.seconds:,.2f} s long: {problem}")
             if long is not None:
                 windows = spoken_windows(pretrained, long.file, progress)
-                return words_of_windows(pretrained, windows, long.seconds, chosen, notes=long.notes)
-        spoken = text if text or pretrained.has_decoder else None  # who has no decoder is told so
+                return window_words(pretrained, windows, long.seconds, chosen, notes=long.notes)
+        spoken = (
+            text if text or pretrained.has_decoder else None
+        )  # a model without a decoder is refused later
         if isinstance(sound, Reading):
             if not isinstance(sound.origin, HeardSound):
-                raise UserError("sound: must be what read_sound made, or a file")
-            return words_of(pretrained, sound, chosen)
+                raise UserError("sound: must be a result of read_sound, or a file")
+            return measure_words(pretrained, sound, chosen)
         reading, encoded = encoded_reading(pretrained, fspath(sound), spoken)
-        return words_of(pretrained, reading, chosen, encoded)
+        return measure_words(pretrained, reading, chosen, encoded)
 
 
 @checked
 def aligning_heads(model: Model, *, progress: Callable[[float], None] | None = None) -> AligningHeads:
-    """Every head of cross-attention by how well it alone times words, on speech whose times are known.
+    """Rank the heads of cross-attention by how well each times words, on speech with known times.
 
-    Fifteen sentences by espeak-ng, which ship, with silence between their words. The best heads are kept in
-    the user's cache, under the digest of the model's weights. UserError for a model that does not hear or
-    write.
+    Uses fifteen shipped sentences by espeak-ng, with silence between the words. Saves the best heads in the
+    user's cache, under the digest of the model's weights. Raises UserError for a model that does not read
+    sound or write.
     """
-    from attncli.features.words.spoken_words import found_heads, shipped_speech
+    from attncli.features.words.spoken_words import rank_heads, shipped_speech
 
     with in_use(model) as pretrained:
-        return found_heads(pretrained, shipped_speech(), progress)
+        return rank_heads(pretrained, shipped_speech(), progress)

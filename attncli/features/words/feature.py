@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "alignment",
-            "Which heads time words",
+            "Heads that time words",
             spec="settings:AlignmentSpec",
             page="question:ALIGNMENT_PAGE",
             form_of="heads",
@@ -14,7 +14,7 @@ FEATURE = Feature(
         ),
         Question(
             "words",
-            "When each word of a sound is spoken",
+            "The time of each word in a sound",
             spec="settings:SpokenWordsSpec",
             page="question:WORDS_PAGE",
             form_of="heads",

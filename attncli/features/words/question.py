@@ -1,4 +1,6 @@
-"""The reports of `heads --sound --words` and `heads --find-heads`: words in time, and who says so."""
+"""The reports of `heads --sound --words` and `heads --find-heads`: word times, and the heads that
+give them.
+"""
 
 from collections.abc import Callable
 
@@ -13,9 +15,9 @@ from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import counted
 
 PICTURE_RATE = 16_000
-"""Samples a second of a spectrogram without a model."""
+"""Sampling rate of a spectrogram, independent of the model."""
 HOW_TO_READ = (
-    "error: the median distance of the begins of words from where they are, by each head alone. "
+    "error: median distance between the beginnings of words and their known times, for each head. "
     "concentration: Yeh et al. 2025 (2509.09987)."
 )
 
@@ -23,7 +25,7 @@ HOW_TO_READ = (
 def report_words(
     spec: SpokenWordsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The words of one sound, each with its begin and end."""
+    """The report on the words of one sound, with their beginnings and ends."""
     file = str(spec.sound)
     result = spoken_words(pretrained, file, read_texts(spec).text or "", heads=spec.by, progress=progress)
     about = f"{pretrained.name}: {counted(len(result.words), 'word')} in {result.seconds:.2f} s."
@@ -40,7 +42,7 @@ def report_words(
 def report_aligning(
     spec: AlignmentSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """Every head of cross-attention by how well it times words, the best first."""
+    """The report on the heads of cross-attention that time words, the best first."""
     result = aligning_heads(pretrained, progress=progress)
     about = (
         f"{pretrained.name}: {counted(len(result.heads), 'head')} of cross-attention, "

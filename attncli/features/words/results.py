@@ -1,4 +1,4 @@
-"""Where in a recording each word is, and which heads of a model say so."""
+"""Results on spoken words: their times in a recording, and the heads that give them."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ SECONDS = "seconds"
 
 
 class SpokenWord(Record):
-    """A word as it is written, where it begins and ends, and how probable its tokens were to the model.
+    """A word with its beginning and end, and the mean probability of its tokens.
 
-    `after_blank`: a blank stands before it, as before most, and not before `'clock` of `o'clock`.
+    `after_blank` is True if a blank precedes it, as for most words, but not for `'clock` in `o'clock`.
     """
 
     word: str
@@ -21,11 +21,11 @@ class SpokenWord(Record):
 
 
 class AligningHead(Record):
-    """A head of cross-attention, and how well it alone times words.
+    """A head of cross-attention, and how well it times words.
 
-    `error` is the median distance of the begins of words, by this head alone, from where they are; `shift`
-    the median of the signed distance (positive: later). `concentration` is the filter of Yeh et al. 2025
-    (2509.09987): the sum of the norms of columns and rows of its weights. `is_published`: the model's
+    `error` is the median distance between its beginnings of words and the known ones; `shift` is the median
+    signed distance (positive: later). `concentration` is the criterion of Yeh et al. 2025 (2509.09987): the
+    sum of the norms of its columns and rows of weights. `is_published` is True if the model's
     generation_config.json names it.
     """
 
@@ -40,7 +40,7 @@ class AligningHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SpokenWords(Result):
-    """The words of a sound in their order; `seconds` is how long it is, `step` the distance of two frames."""
+    """The words of a sound in order; `seconds` is its duration, `step` the time between two frames."""
 
     words: Records[SpokenWord] = group()
     seconds: float = number("sound")
@@ -51,11 +51,11 @@ class SpokenWords(Result):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AligningHeads(Result):
-    """Every head of cross-attention on speech whose times are known, the best first.
+    """The heads of cross-attention on speech with known times, the best first.
 
-    Median errors of the begins of all words: by the first `num_found` heads together (`error_of_found`), and
-    by those that the model's generation_config.json names (`error_of_published`; None without any), of which
-    `published_among_first` are among the first eight.
+    `error_of_found` is the median error of the beginnings of all words with the first `num_found` heads
+    together, `error_of_published` that of the heads in the model's generation_config.json, None without any;
+    `published_among_first` of these are among the first eight.
     """
 
     heads: Records[AligningHead] = group()

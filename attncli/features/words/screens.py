@@ -1,4 +1,4 @@
-"""The first screens of words in time and of the heads that time them (`attn heads`), and subtitles."""
+"""The first screens of spoken words and of the heads that time them (`attn heads`), and subtitles."""
 
 from collections.abc import Iterable, Iterator
 from typing import TextIO
@@ -26,9 +26,9 @@ from attncli.views.texts import NO_NUMBER, file_name
 
 MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
 BAR = 30
-"""Columns of the line on which words lie in time."""
+"""Columns of the bar that shows a word's time."""
 LINE_SECONDS, LINE_WORDS, PAUSE = 6.0, 10, 0.8
-"""How long a line of subtitles is at most, in seconds and words; a pause of so many seconds ends it."""
+"""Limits of a subtitle line in seconds and words; a pause of PAUSE seconds also ends it."""
 SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 
 
@@ -40,7 +40,7 @@ def _words_read(report: Report) -> str:
 
 
 def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
-    """Each word as a part of the whole sound."""
+    """Bars that show each word's part of the sound."""
     seconds = report.result_of(SpokenWords).seconds or 1.0
     bars = []
     for row in rows:
@@ -69,7 +69,7 @@ WORDS_SCREEN = FirstScreen(
         Notes(),
     ),
 )
-"""Each word with its begin and end."""
+"""Each word with its beginning and end."""
 
 
 def _heads_read(report: Report) -> str:
@@ -80,12 +80,12 @@ def _heads_read(report: Report) -> str:
 
 def _together(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(AligningHeads)
-    first = f"The first {result.num_found} together: {1000 * result.error_of_found:.0f} ms"
+    first = f"The first {result.num_found} heads together: {1000 * result.error_of_found:.0f} ms"
     if result.error_of_published is None:
         yield f"{first}."
         return
-    published = f"the {result.num_published} published ones: {1000 * result.error_of_published:.0f} ms"
-    yield f"{first}; {published}, {result.published_among_first} of which are among these."
+    published = f"the {result.num_published} published heads: {1000 * result.error_of_published:.0f} ms"
+    yield f"{first}; {published}; {result.published_among_first} are in both."
 
 
 ALIGNING_SCREEN = FirstScreen(
@@ -108,11 +108,11 @@ ALIGNING_SCREEN = FirstScreen(
         Notes(),
     ),
 )
-"""The heads that time words best, and how well they do so together."""
+"""The heads that time words best, and their error together."""
 
 
 def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
-    """The words in lines that people can read."""
+    """The words in lines of readable length."""
     line: list[SpokenWord] = []
     for word in words:
         is_full = line and (
@@ -131,29 +131,29 @@ def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
 
 
 def _blank_before(word: SpokenWord) -> str:
-    return "" if word.after_blank is False else " "  # reports of an older attn do not say
+    return "" if word.after_blank is False else " "  # reports of older versions lack this column
 
 
 def _clock(seconds: float, mark: str) -> str:
     """`00:01:02,345`."""
     thousandths = round(1000 * seconds)
-    minutes, rest = divmod(thousandths, 60_000)
+    minutes, remainder = divmod(thousandths, 60_000)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+    return f"{hours:02}:{minutes:02}:{remainder // 1000:02}{mark}{remainder % 1000:03}"
 
 
-def _words_of(report: Report) -> Records[SpokenWord]:
+def _report_words(report: Report) -> Records[SpokenWord]:
     if not isinstance(report.result, SpokenWords):
-        how = "attn heads --sound FILE --words finds them"
+        how = "find them with attn heads --sound FILE --words"
         raise NothingToDraw(f"this report of {report.experiment} has no spoken words: {how}")
     return report.result.words
 
 
 def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Subtitles as SubRip has them."""
+    """Write subtitles in SubRip format."""
     number = 0
     for report in reports:
-        for words in _lines(_words_of(report)):
+        for words in _lines(_report_words(report)):
             number += 1
             text = "".join(_blank_before(word) + word.word for word in words).lstrip()
             arrow = f"{_clock(words[0].begin, ',')} --> {_clock(words[-1].end, ',')}"
@@ -161,10 +161,10 @@ def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> No
 
 
 def write_vtt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Subtitles as WebVTT has them, with the time of each word in its line."""
+    """Write subtitles in WebVTT format, with the time of each word."""
     stream.write("WEBVTT\n\n")
     for report in reports:
-        for words in _lines(_words_of(report)):
+        for words in _lines(_report_words(report)):
             text = ""
             for word in words:
                 safe = plain_text(word.word).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""The settings of `attn heads --sound FILE --words` and `attn heads --find-heads`."""
+"""Settings of `attn heads --sound FILE --words` and `attn heads --find-heads`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -11,34 +11,35 @@ from attncli.settings.fields import Contradictions, TextSource
 from attncli.settings.models import ModelOfHeadsSpec
 from attncli.settings.text import FileOfText, Text
 
-WAYS_OF_TIMING = ("model", "found", "filter")
+TIMING_WAYS = ("model", "found", "filter")
 
 
 def _way_or_heads(value: Any) -> str:
-    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
-    if value in WAYS_OF_TIMING:
+    """One of TIMING_WAYS, or heads such as `3:2,2:0`. Raises ValueError for anything else."""
+    if value in TIMING_WAYS:
         return str(value)
     try:
         return ",".join(head_names_without_stack(value))
     except ValueError as error:
-        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
+        raise ValueError(f"must be {', '.join(TIMING_WAYS)}, or heads: {error}") from None
 
 
 class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
     experiment = "heads"
-    title = "When each word is spoken"
+    title = "Times of spoken words"
     group = "Input"
     examples = ()
     off_keys = frozenset({"by"})
     excludes: ClassVar[Mapping[str, str]] = {"words": "truncate"}
 
-    sentence: Text | None = Field(None, description="what is spoken (default: what the model writes)")
+    sentence: Text | None = Field(None, description="the spoken text (default: what the model writes)")
     file: FileOfText = None
-    words: bool = Field(False, description="when each word is spoken")
+    words: bool = Field(False, description="find the time of each spoken word")
     by: Annotated[str, BeforeValidator(_way_or_heads)] = Field(
         "model",
-        description="with `sound` and `words`: which heads time words: model (its generation_config.json, "
-        "else found), found (by `find_heads`), filter (the most concentrated), or LAYER:HEAD,...",
+        description="with `sound` and `words`: the heads that time words: model (from its "
+        "generation_config.json, or else found), found (by `find_heads`), filter (the most "
+        "concentrated), or LAYER:HEAD,...",
     )
 
     @classmethod
@@ -61,15 +62,15 @@ class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
 
 class AlignmentSpec(ModelOfHeadsSpec):
     experiment = "heads"
-    title = "Which heads time words"
+    title = "Heads that time words"
     group = "Input"
     examples = ()
     needs: ClassVar[Mapping[str, str]] = {"find_heads": "model"}
 
     find_heads: bool = Field(
         False,
-        description="measure how well every head of cross-attention times words, on synthetic speech whose "
-        "times are known, and keep the best",
+        description="measure how well every head of cross-attention times words, on synthetic speech with "
+        "known times, and save the best",
     )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Where in a recording each word is, by heads of cross-attention; which heads say so."""
+"""Times of words in a recording, from heads of cross-attention, and the heads that time words best."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,25 +34,27 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.system.plain_text import counted, parsed_json
 
 MEDIAN_WIDTH = 7
-"""Frames of the median filter of openai-whisper."""
+"""Width of openai-whisper's median filter, in frames."""
 FILTER_WIDTH, FILTERED_HEADS = 3, 10
-"""Of the filter of 2509.09987: frames of its median filter, and heads that it keeps of each sound."""
-MOST_FOUND = 8
-"""Heads that are taken of those that were found, as of Whisper's published ones."""
+"""Settings of the filter of 2509.09987: width of its median filter in frames, and heads selected per
+sound.
+"""
+NUM_BEST = 8
+"""Number of best heads that are used together, as many as Whisper publishes."""
 OPENING = "\"'\u201c\u00bf([{-"
 CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
-"""Marks that belong to the word after them, and to the one before: those of openai-whisper."""
+"""Marks that belong to the following or the preceding word, as in openai-whisper."""
 SPEECH = Path(__file__).parents[2] / "data" / "speech"
 DAMAGED = "\ufffd"
-"""What stands for bytes that are no character: of one whose other bytes are in the next token, or of none."""
+"""Replaces bytes that are not a character, for example a character split between two tokens."""
 UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))
-"""Of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
+"""Letters of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
 
 Head = tuple[int, int]
 
 
 class TimedSpeech(NamedTuple):
-    """A sound, its transcript, and the second at which each of its words, between blanks, begins."""
+    """A sound, its transcript, and the beginnings, in seconds, of its words."""
 
     file: str
     text: str
@@ -60,7 +62,7 @@ class TimedSpeech(NamedTuple):
 
 
 def shipped_speech() -> list[TimedSpeech]:
-    """Speech by espeak-ng with silence between the words, whose times are known: fifteen sentences."""
+    """The fifteen shipped sentences by espeak-ng, with known times and silence between the words."""
     times = parsed_json((SPEECH / "times.json").read_text(encoding="utf-8"))
     return [
         TimedSpeech(
@@ -73,12 +75,11 @@ def shipped_speech() -> list[TimedSpeech]:
 
 @dataclass(frozen=True)
 class SpokenWeights:
-    """What the heads of cross-attention give each token of the words, in time.
+    """The weights of cross-attention between the tokens of words and the frames of a sound.
 
-    `weights` are of the tokens from the last before the words to the last, which is the end: the row n is
-    what the model looked at to write token n of `ids`. They are of the frames of the sound alone,
-    renormalised over these. `probabilities` are those that the model gives the tokens, `encoded` is what its
-    encoder made of the sound.
+    `weights` start at the last token before the words and end with the final token: row n shows where the
+    model looked when it wrote token n of `ids`. They are renormalised over the frames of the sound.
+    `probabilities` are those of the tokens, `encoded` is the encoder's output.
     """
 
     ids: tuple[int, ...]
@@ -93,16 +94,16 @@ class SpokenWeights:
 def spoken_weights(
     pretrained: Pretrained, reading: Reading, encoded: Float[Tensor, "1 place dim"] | None = None
 ) -> SpokenWeights:
-    """The weights of every head of cross-attention on a sound, for the words of a reading and their end.
+    """The weights of every head of cross-attention on a sound, for the words of a reading and the end token.
 
-    The encoder does not run where what it makes of the sound is given. Raises UserError for a model without a
-    decoder, and one whose attention is not handed over.
+    If `encoded` is known, the encoder does not run. Raises UserError for a model without a decoder, and for a
+    model whose attention is not accessible.
     """
     heard = reading.origin
     if not isinstance(heard, HeardSound) or reading.context is None:
-        raise UserError(f"sound: {pretrained.name} has no decoder that looks at a sound")
+        raise UserError(f"sound: {pretrained.name} has no decoder to look at a sound")
     if pretrained.with_head is None:
-        raise UserError(f"sound: {pretrained.name} has no head that writes")
+        raise UserError(f"sound: {pretrained.name} has no head to write with")
     num_before = num_before_words(pretrained)
     end = getattr(pretrained.whole.generation_config, "eos_token_id", None)
     end = end[0] if isinstance(end, list) else end
@@ -131,12 +132,12 @@ def spoken_weights(
     spoken = ids[num_before:-1]
     most = end if isinstance(end, int) and end > max(spoken.tolist(), default=0) else logits.shape[-1]
     probabilities = logits[num_before - 1 : -2, :most].float().softmax(dim=-1)
-    of_tokens = probabilities[torch.arange(len(spoken)), spoken.to(probabilities.device)]
+    token_probabilities = probabilities[torch.arange(len(spoken)), spoken.to(probabilities.device)]
     return SpokenWeights(
         tuple(spoken.tolist()),
         rows,
         num_before - 1,
-        of_tokens.cpu(),
+        token_probabilities.cpu(),
         heard.seconds,
         heard.step,
         outputs.encoder_last_hidden_state,
@@ -146,7 +147,7 @@ def spoken_weights(
 def median_filtered(
     weights: Float[Tensor, "... frame"], width: int = MEDIAN_WIDTH
 ) -> Float[Tensor, "... frame"]:
-    """Each number the median of `width` around it, mirrored at the ends; a short row as it is."""
+    """The median of `width` numbers around each number, mirrored at the ends; a short row is unchanged."""
     half = width // 2
     if weights.shape[-1] <= half:
         return weights
@@ -155,10 +156,10 @@ def median_filtered(
 
 
 def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The path of least cost (row, frame) from the first to the last, as rows and frames: time warping.
+    """The path of least cost through (row, frame) from first to last, by dynamic time warping.
 
-    A step goes to the next row, the next frame, or both; of equal ones along the frames. By diagonals, whose
-    numbers do not depend on each other. In float32, as openai-whisper's, so that equal costs are equal here.
+    A step moves to the next row, the next frame, or both; ties move along the frames. Computed by diagonals,
+    whose entries are independent, in float32 like openai-whisper, so that ties are the same.
     """
     num_rows, num_frames = cost.shape
     total = np.full((num_rows + 1, num_frames + 1), np.inf, dtype=np.float32)
@@ -187,10 +188,10 @@ def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.float64]:
-    """Where each token begins by these heads together, and the end, in seconds.
+    """The beginning of each token, and the end, in seconds, from the mean of these heads.
 
-    As openai-whisper's find_alignment: the weights of each head less their mean over the tokens, by their
-    deviation, through a median filter; the mean over the heads; dynamic time warping.
+    As in openai-whisper's find_alignment: standardise each head's weights over the tokens, apply a median
+    filter, average the heads, and warp.
     """
     weights = torch.stack([spoken.weights[head] for head in heads])
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
@@ -199,14 +200,14 @@ def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.flo
 
 
 def _begins_on_path(spoken: SpokenWeights, matrix: Float[Tensor, "row frame"]) -> NDArray[np.float64]:
-    """Where the path of dynamic time warping enters the row of each token, and the end, in seconds."""
+    """The times at which the warping path enters each token's row, and the end, in seconds."""
     rows, frames = warped(-matrix[spoken.first_row : -1].double().cpu().numpy())
     is_new = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
     return np.asarray((frames[is_new] * spoken.step).round(6))
 
 
 def concentration(weights: Float[Tensor, "row frame"]) -> float:
-    """The sum of the norms of columns and of rows: large where each token looks at few frames.
+    """The sum of the norms of columns and rows; large if each token looks at few frames.
 
     Yeh et al. 2025, Whisper has an internal word aligner (2509.09987).
     """
@@ -216,11 +217,12 @@ def concentration(weights: Float[Tensor, "row frame"]) -> float:
 def filtered_begins(
     spoken: SpokenWeights, count: int = FILTERED_HEADS
 ) -> tuple[NDArray[np.float64], list[Head]]:
-    """Where each token begins by the most concentrated heads, and the end, in seconds; and which these are.
+    """The beginning of each token, and the end, in seconds, from the most concentrated heads; also these
+    heads.
 
-    As the authors of 2509.09987, who feed characters: weights through a median filter of FILTER_WIDTH, those
-    of `count` heads by the norms of their columns over the tokens, averaged; dynamic time warping. Their
-    filter is before the softmax, which has no effect on medians but the sum of a row.
+    As by the authors of 2509.09987, who feed characters: median filter of FILTER_WIDTH, the `count` most
+    concentrated heads normalised by their columns' norms over the tokens, their mean, warping. Their filter
+    precedes the softmax, which only changes the sums of rows, not medians.
     """
     filtered = {}
     for head, weights in spoken.weights.items():
@@ -234,11 +236,11 @@ def filtered_begins(
 def read_by_characters(
     pretrained: Pretrained, reading: Reading, words: Sequence[str]
 ) -> tuple[Reading, list[tuple[int, int]]] | None:
-    """The reading with words in single characters, and the first token and the end of each word among them.
+    """The reading with words as single characters, and the range of each word's tokens.
 
-    As the authors of 2509.09987: without marks, and with a blank between words. To them the blank, where the
-    path waits in silence, is part of the word after it; they measure where words end. Here it is of neither.
-    None without characters, and for more than the decoder reads.
+    As by the authors of 2509.09987: without punctuation, with a blank between words. They count the blank, in
+    which the path waits during silence, as part of the next word, since they measure ends of words; here it
+    belongs to neither word. Returns None without characters, or if they exceed the decoder's limit.
     """
     num_before = num_before_words(pretrained)
     ids, spans = list[int](), list[tuple[int, int]]()
@@ -258,10 +260,10 @@ def read_by_characters(
     return replace(reading, text=text), spans
 
 
-def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """The words that tokens make, and how many tokens each: split at blanks, marks by themselves.
+def token_words(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
+    """Split tokens into words, at blanks and punctuation, with the number of tokens of each.
 
-    In languages without blanks each character, or more where a token holds more, is a word.
+    In languages without blanks, each character is a word, or several if a token contains several.
     """
     pieces: list[tuple[str, int]] = []
     pending: list[int] = []
@@ -270,7 +272,9 @@ def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[st
         pending.append(number)
         text = _spelled(pretrained, pending)
         damaged = place + text.find(DAMAGED)
-        if DAMAGED not in text or whole[damaged : damaged + 1] == DAMAGED:  # the model writes it so
+        if (
+            DAMAGED not in text or whole[damaged : damaged + 1] == DAMAGED
+        ):  # the model itself writes this character
             pieces.append((text, len(pending)))
             place += len(text)
             pending = []
@@ -296,19 +300,19 @@ def _spelled(pretrained: Pretrained, ids: Sequence[int]) -> str:
 
 
 def _is_unspaced(text: str) -> bool:
-    """Whether a piece is written in letters of a language without blanks between words."""
+    """True if a text contains letters of a language without blanks between words."""
     return any(first <= ord(char) <= last for char in text for first, last in UNSPACED_LETTERS)
 
 
 def joined_marks(rows: list[tuple[str, float, float, float]]) -> list[tuple[str, float, float, float]]:
-    """Marks joined to the words that they stand at, whose times stay; openai-whisper's rule."""
+    """Join punctuation to its words, whose times do not change, as openai-whisper does."""
     joined: list[tuple[str, float, float, float]] = []
     waiting = ""
     for word, begin, end, probability in rows:
         stripped = word.strip()
         if joined and not waiting and stripped and word in CLOSING and not word.startswith(" "):
-            before, *rest = joined[-1]
-            joined[-1] = (before + word, rest[0], rest[1], rest[2])
+            before, *times = joined[-1]
+            joined[-1] = (before + word, times[0], times[1], times[2])
         elif word.startswith(" ") and stripped and stripped in OPENING:
             waiting += word
         else:
@@ -325,12 +329,12 @@ def spoken_words(
     heads: str | Sequence[Head] = "model",
     encoded: Float[Tensor, "1 place dim"] | None = None,
 ) -> SpokenWords:
-    """Each word of a reading of a sound, with its begin and end in seconds.
+    """The words of a sound, with their beginnings and ends in seconds.
 
-    `heads`: those of the model's generation_config.json (model), else those that were found before on speech
-    with known times (found), those whose weights are most concentrated (filter; Yeh et al. 2025), or some.
-    `encoded` is what the encoder made of the sound, where that is known: it does not run again then. Raises
-    UserError where there are none, and for heads that the model does not have.
+    `heads` selects the heads of the model's generation_config.json (model), those found earlier on speech
+    with known times (found), the most concentrated ones (filter; Yeh et al. 2025), or explicit heads. If
+    `encoded`, the encoder's output, is known, the encoder does not run again. Raises UserError if there are
+    no such heads, and for heads that the model lacks.
     """
     spoken = spoken_weights(pretrained, reading, encoded)
     if heads == "filter":
@@ -348,17 +352,17 @@ def spoken_words(
     )
 
 
-def words_of_windows(
+def window_words(
     pretrained: Pretrained,
     windows: Iterable[SpokenWindow],
     seconds: float,
     heads: str | Sequence[Head] = "model",
     notes: Sequence[str] = (),
 ) -> SpokenWords:
-    """Each word of a recording of so many seconds, which is read in windows, as `spoken_words` of each.
+    """The words of a recording that is read in windows, as from `spoken_words` for each window.
 
-    The most concentrated heads (filter) are those of each window; the last ones are named. Raises UserError
-    also where there are no windows with words.
+    The most concentrated heads (filter) are chosen per window; the result names those of the last one. Raises
+    UserError also if no window has words.
     """
     words: list[tuple[str, float, float, float]] = []
     chosen, how, step, num_windows = list[Head](), "", 0.0, 0
@@ -367,14 +371,14 @@ def words_of_windows(
         spoken = spoken_weights(pretrained, window.reading, window.encoded)
         step = spoken.step
         if heads == "filter":
-            of_window, chosen, how = _words_by_filter(pretrained, window.reading, spoken)
+            words_in_window, chosen, how = _words_by_filter(pretrained, window.reading, spoken)
         else:
             if not chosen:
                 chosen, how = _chosen_heads(pretrained, spoken, heads)
-            of_window = joined_marks(_words_in_time(pretrained, spoken, chosen))
+            words_in_window = joined_marks(_words_in_time(pretrained, spoken, chosen))
         words += (
             (word, window.begin + begin, window.begin + end, probability)
-            for word, begin, end, probability in of_window
+            for word, begin, end, probability in words_in_window
         )
     if not words:
         raise UserError(f"sound: {pretrained.name} hears no words in it")
@@ -385,9 +389,9 @@ def words_of_windows(
 def _words_in_time(
     pretrained: Pretrained, spoken: SpokenWeights, heads: Sequence[Head]
 ) -> list[tuple[str, float, float, float]]:
-    """The words with begin, end and probability, marks by themselves."""
+    """The words with beginning, end and probability; punctuation is separate."""
     begins, rows, place = token_begins(spoken, heads), list[tuple[str, float, float, float]](), 0
-    for word, count in words_of_tokens(pretrained, spoken.ids):
+    for word, count in token_words(pretrained, spoken.ids):
         probability = float(spoken.probabilities[place : place + count].mean())
         rows.append((word, float(begins[place]), float(begins[place + count]), probability))
         place += count
@@ -397,10 +401,10 @@ def _words_in_time(
 def _words_by_filter(
     pretrained: Pretrained, reading: Reading, spoken: SpokenWeights
 ) -> tuple[list[tuple[str, float, float, float]], list[Head], str]:
-    """The words in time by the filter of 2509.09987, on characters; the heads, and a line on them."""
+    """The words with times from the filter of 2509.09987 on characters; also the heads and a description."""
     how = "the most concentrated heads on characters (2509.09987)"
     pieces, place = list[tuple[str, float, float, float]](), 0
-    for word, count in words_of_tokens(pretrained, spoken.ids):
+    for word, count in token_words(pretrained, spoken.ids):
         pieces.append((word, 0.0, 0.0, float(spoken.probabilities[place : place + count].mean())))
         place += count
     joined = joined_marks(pieces)
@@ -408,7 +412,14 @@ def _words_by_filter(
     if by_characters is None:
         begins, heads = filtered_begins(spoken)
         in_tokens = joined_marks(_words_in_time(pretrained, spoken, heads))
-        return in_tokens, heads, "the most concentrated heads (2509.09987), on tokens for want of room"
+        return (
+            in_tokens,
+            heads,
+            (
+                "the most concentrated heads (2509.09987), on tokens since characters "
+                "exceed the decoder's limit"
+            ),
+        )
     begins, heads = filtered_begins(spoken_weights(pretrained, by_characters[0], spoken.encoded))
     words = [
         (word, float(begins[first]), float(begins[last]), probability)
@@ -449,54 +460,54 @@ def _in_seconds(
 def _chosen_heads(
     pretrained: Pretrained, spoken: SpokenWeights, heads: str | Sequence[Head]
 ) -> tuple[list[Head], str]:
-    """The heads that time words, and a line on which they are."""
+    """The heads that time words, and a description of the choice."""
     if not isinstance(heads, str):
         for head in heads:
             if head not in spoken.weights:
                 layers, counts = zip(*spoken.weights, strict=True)
-                known = f"from 0:0 to {max(layers)}:{max(counts)} in {pretrained.name}"
-                raise UserError(f"by: must be heads of cross-attention, {known} (got {head[0]}:{head[1]})")
-        return [*heads], "the heads that were named"
+                allowed = f"from 0:0 to {max(layers)}:{max(counts)} in {pretrained.name}"
+                raise UserError(f"by: must be heads of cross-attention, {allowed} (got {head[0]}:{head[1]})")
+        return [*heads], "explicit heads"
     if heads == "model" and (published := published_heads(pretrained)):
-        return published, "the heads that its generation_config.json names"
-    if kept := kept_heads(pretrained):
-        return kept, "the heads that were found on speech with known times"
-    lacking = "names no alignment heads" if heads == "model" else "has no heads that were found"
-    raise UserError(f"by: {pretrained.name} {lacking}: find them by `find_heads`, or take `by` filter")
+        return published, "the heads in its generation_config.json"
+    if saved := saved_heads(pretrained):
+        return saved, "the heads that were found on speech with known times"
+    lacking = "publishes no alignment heads" if heads == "model" else "has no saved heads"
+    raise UserError(f"by: {pretrained.name} {lacking}: run `find_heads`, or set `by` to filter")
 
 
-def found_heads(
+def rank_heads(
     pretrained: Pretrained,
     speech: Sequence[TimedSpeech],
     progress: Callable[[float], None] | None = None,
 ) -> AligningHeads:
-    """Every head of cross-attention by how far from their known times it alone puts the begins of words.
+    """Rank the heads of cross-attention by the median error of their beginnings of words.
 
-    The first MOST_FOUND are kept in the user's cache, under the digest of the model's weights.
+    Saves the first NUM_BEST heads in the user's cache, under the digest of the model's weights.
     """
     errors: dict[Head, list[float]] = {}
     scores: dict[Head, float] = {}
-    spoken_of, published = list[tuple[SpokenWeights, TimedSpeech]](), published_heads(pretrained)
+    measured, published = list[tuple[SpokenWeights, TimedSpeech]](), published_heads(pretrained)
     for number, timed in enumerate(speech):
         spoken = spoken_weights(pretrained, read_sound(pretrained, timed.file, timed.text))
-        spoken_of.append((spoken, timed))
+        measured.append((spoken, timed))
         for head, weights in spoken.weights.items():
             errors.setdefault(head, []).extend(_begin_errors(pretrained, spoken, timed, [head]))
             scores[head] = scores.get(head, 0.0) + concentration(weights) / len(speech)
         if progress is not None:
             progress((number + 1) / len(speech))
-    medians = {head: float(np.median(np.abs(of_head))) for head, of_head in errors.items()}
+    medians = {head: float(np.median(np.abs(head_errors))) for head, head_errors in errors.items()}
     ranked = sorted(medians, key=lambda head: (medians[head], head))
-    chosen = ranked[:MOST_FOUND]
+    chosen = ranked[:NUM_BEST]
     together = [
-        error for spoken, timed in spoken_of for error in _begin_errors(pretrained, spoken, timed, chosen)
+        error for spoken, timed in measured for error in _begin_errors(pretrained, spoken, timed, chosen)
     ]
-    of_published = [
+    published_errors = [
         error
-        for spoken, timed in spoken_of
+        for spoken, timed in measured
         for error in (_begin_errors(pretrained, spoken, timed, published) if published else ())
     ]
-    kept = keep_heads(pretrained, chosen)
+    file = save_heads(pretrained, chosen)
     return AligningHeads(
         heads=AligningHead.rows(
             {
@@ -513,30 +524,30 @@ def found_heads(
         num_words=len(together),
         num_found=len(chosen),
         error_of_found=float(np.median(np.abs(together))),
-        error_of_published=float(np.median(np.abs(of_published))) if of_published else None,
+        error_of_published=float(np.median(np.abs(published_errors))) if published_errors else None,
         num_published=len(published),
         published_among_first=len({*published} & {*chosen}),
-        notes=() if kept is None else (f"The first {len(chosen)} are kept in {kept}.",),
+        notes=() if file is None else (f"The first {len(chosen)} were saved in {file}.",),
     )
 
 
 def _begin_errors(
     pretrained: Pretrained, spoken: SpokenWeights, timed: TimedSpeech, heads: Sequence[Head]
 ) -> list[float]:
-    """By how much each word begins later than it is known to, by these heads. UserError for other words."""
-    begins, place, of_words = token_begins(spoken, heads), 0, list[float]()
-    for word, count in words_of_tokens(pretrained, spoken.ids):
-        if word.startswith(" ") or not of_words:
-            of_words.append(float(begins[place]))
+    """Signed errors of the beginnings of words, from these heads. Raises UserError if the words differ."""
+    begins, place, word_begins = token_begins(spoken, heads), 0, list[float]()
+    for word, count in token_words(pretrained, spoken.ids):
+        if word.startswith(" ") or not word_begins:
+            word_begins.append(float(begins[place]))
         place += count
-    if len(of_words) != len(timed.begins):
-        got = f"{len(of_words)} words where {len(timed.begins)} have times"
+    if len(word_begins) != len(timed.begins):
+        got = f"{len(word_begins)} words instead of {len(timed.begins)}"
         raise UserError(f"speech: {timed.file}: {pretrained.name} reads {got}")
-    return [begin - known for begin, known in zip(of_words, timed.begins, strict=True)]
+    return [begin - known for begin, known in zip(word_begins, timed.begins, strict=True)]
 
 
-def _file_of_heads(pretrained: Pretrained) -> Path | None:
-    """Where the heads that were found of this model are kept, by its weights; None without a folder."""
+def _heads_file(pretrained: Pretrained) -> Path | None:
+    """The cache file of a model's best heads, named by its weights; None for a model without a folder."""
     folder = Path(pretrained.source) if isinstance(pretrained.source, str) else None
     if folder is None or not folder.is_dir():
         return None
@@ -547,9 +558,9 @@ def _file_of_heads(pretrained: Pretrained) -> Path | None:
     return None
 
 
-def keep_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
-    """Keep heads in the user's cache; None where that cannot be, or for a model without a folder."""
-    file = _file_of_heads(pretrained)
+def save_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
+    """Save heads in the user's cache; returns None if that is impossible or the model has no folder."""
+    file = _heads_file(pretrained)
     if file is None:
         return None
     try:
@@ -562,11 +573,11 @@ def keep_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
     return file
 
 
-def kept_heads(pretrained: Pretrained) -> list[Head]:
-    """The heads that were found of this model before; empty without any."""
-    file = _file_of_heads(pretrained)
+def saved_heads(pretrained: Pretrained) -> list[Head]:
+    """The saved heads of a model; empty if there are none."""
+    file = _heads_file(pretrained)
     try:
-        kept = {} if file is None else parsed_json(file.read_bytes())
-        return [(int(layer), int(head)) for layer, head in kept.get("heads", [])]
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: found anew
+        stored = {} if file is None else parsed_json(file.read_bytes())
+        return [(int(layer), int(head)) for layer, head in stored.get("heads", [])]
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: searched again
         return []

@@ -196,7 +196,7 @@ def test_names_in_an_error_of_a_processor_are_no_flags() -> None:
     def failing(**_: object) -> None:
         raise ValueError("Mismatch in `image` token count")
 
-    with pytest.raises(UserError, match=r"the processor of m fails: Mismatch in 'image' token count"):
+    with pytest.raises(UserError, match=r"the processor of m failed: Mismatch in 'image' token count"):
         Processing(failing, "m").inputs(picture())
 
 
@@ -286,7 +286,9 @@ def test_a_model_that_adds_to_its_mask_is_right(
 
 def test_words_and_patches_in_one_stack_need_an_order(folders: dict[str, Path], tmp_path: Path) -> None:
     save_model("vilt", tmp_path / "vilt")
-    with pytest.raises(UserError, match="it reads other parts of the picture, or in another order, each"):
+    with pytest.raises(
+        UserError, match="it reads different parts of the picture, or in a different order, each"
+    ):
         read_picture(open_model(tmp_path / "vilt"), folders["picture"], "ab")
 
 
@@ -451,7 +453,7 @@ def test_two_towers_read_a_picture_or_a_text(folders: dict[str, Path], attn: Att
     read = report(attn, "heads", "--model", folders["clip"], "--sentence", "abcab")
     assert "clip (text_model)" in read["about"] and "pictures" not in read
     ended = attn(["heads", "ab", "--model", str(folders["clip"]), "--image", str(folders["picture"])])
-    assert ended.code == 2 and "reads no text beside a picture" in ended.err
+    assert ended.code == 2 and "does not read text and pictures in one stack" in ended.err
 
 
 @pytest.fixture(scope="module")
@@ -517,7 +519,7 @@ REFUSED = [
     (("heads",), "--image: needs --model, one that reads pictures"),
     (
         ("heads", "--model", "TEXT"),
-        "reads no pictures|has no part that reads pictures alone|no image processor",
+        "reads no pictures|has no part that only reads pictures|no image processor",
     ),
     (("heads", "--model", "MODEL", "--from", "r9c9"), "must be a token of the text .got r9c9."),
     (("heads", "--model", "MODEL", "--from", "0.5,2"), "must be a token of the text"),

@@ -89,9 +89,7 @@ def test_parts_of_a_picture_lie_on_one_picture(tmp_path: Path, attn: Attn) -> No
     assert second[0] == pytest.approx(40, abs=0.3)
     assert any("in 5 parts" in note for note in found["notes"])
     alone = attn(["heads", "--model", str(tmp_path / "model"), "--image", str(tmp_path / "picture.png")])
-    assert alone.code == 2 and alone.err.endswith(
-        "(vision_tower) takes one piece of a cut picture: give words beside it\n"
-    )
+    assert alone.code == 2 and alone.err.endswith("(vision_tower) reads pictures in pieces: add a text\n")
 
 
 def test_each_word_has_its_overlay(llava: Path, attn: Attn, tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_a_picture_that_stands_before_all_words_has_no_place_in_a_template(
     picture().save(tmp_path / "picture.png")
     ended = attn(asked(tmp_path, "generate", "ab", "--chat"))
     assert ended.code == 2 and ended.err == (
-        "--chat: model reads a picture before all words: leave --chat out\n"
+        "--chat: model reads pictures before all words: leave out --chat\n"
     )
 
 
@@ -151,7 +149,7 @@ def test_a_text_has_one_place_for_the_picture(flags: tuple[str, ...], llava: Pat
     ended = attn(asked(llava, "generate", "a<image>b<image>", *flags))
     template.unlink()
     count = 3 if flags else 2
-    said = f"TEXT: must hold <image>, the place of the picture, once (got {count} of them)\n"
+    said = f"TEXT: must have <image>, the place of the picture, once (got {count})\n"
     assert ended.code == 2 and ended.err == said
 
 
@@ -324,9 +322,9 @@ def test_a_writer_refuses_a_picture_of_few_pixels(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("cross",), "--sentence: must be given: the words that look at the picture"),
-        (("self", "abc"), "reads the picture alone: leave it out, or use attn cross"),
-        (("generate", "abc"), "writes of the picture alone: leave the text out"),
+        (("cross",), "--sentence: is missing: add the words that look at the picture"),
+        (("self", "abc"), "reads only the picture: leave it out, or use attn cross"),
+        (("generate", "abc"), "writes about the picture without a text: leave it out"),
         (("cross", "abc", "--context", "x"), "--context: cannot be combined with --image"),
     ],
 )

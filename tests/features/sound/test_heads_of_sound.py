@@ -64,7 +64,10 @@ def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Pa
     assert picture["boxes"][1] == pytest.approx([160 / 5003, 0, 320 / 5003, 1])
     moment = attn([*of_head, sound, "--from", "0.125s"])
     assert "where 0.12s looks" in moment.out
-    assert "no token lies there: it hears 0.31 s (got 0.4s)" in attn([*of_head, sound, "--from", "0.4s"]).err
+    assert (
+        "no token at this time: the sound has 0.31 s (got 0.4s)"
+        in attn([*of_head, sound, "--from", "0.4s"]).err
+    )
     page = tmp_path / "page.html"
     assert attn([*of_head, sound, "-o", str(page)]).code == 0
     assert "media-src blob:" in page.read_text()
@@ -86,14 +89,14 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, as Whisper"),
+        (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, such as Whisper"),
         (["heads", "--find-heads"], "--find-heads: needs --model"),
-        (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
+        (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder to look at a sound"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
-        (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),
-        (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder to describe a sound"),
+        (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder to look at"),
+        (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder to transcribe a sound"),
         (["ablate", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
-        (["heads", "--model", "{model}", "a b"], "takes input_values, not text: give it a sound by --sound"),
+        (["heads", "--model", "{model}", "a b"], "takes input_values, not text: pass a sound with --sound"),
         (["self", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
         (["heads", "--sound", "{folder}/gone.wav", "--model", "{model}"], "no such file"),
     ],
@@ -108,4 +111,4 @@ def test_what_cannot_be_is_said_in_a_line(
 
 def test_subtitles_are_of_words_in_time(attn: Attn) -> None:
     ended = attn(["self", "a b", "--format", "srt"])
-    assert ended.code == 2 and "no spoken words: attn heads --sound FILE --words" in ended.err
+    assert ended.code == 2 and "no spoken words: find them with attn heads --sound FILE --words" in ended.err

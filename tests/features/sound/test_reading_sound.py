@@ -226,10 +226,10 @@ def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> N
     flac = _written(tmp_path / "whole.flac", np.random.default_rng(0).normal(0, 0.1, 9000)).read_bytes()
     (tmp_path / "cut.flac").write_bytes(flac[: len(flac) // 2])
     refused = {
-        "empty.wav": "is not a sound",
-        "text.wav": "is not a sound",
-        "header.wav": "is not a sound",
-        "none.wav": "holds no sound",
+        "empty.wav": "is not a WAV, FLAC or OGG sound",
+        "text.wav": "is not a WAV, FLAC or OGG sound",
+        "header.wav": "is not a WAV, FLAC or OGG sound",
+        "none.wav": "contains no sound",
         "nan.wav": "NaN",
         "cut.flac": "damaged",
         "channels.wav": r"must have at most 64 channels \(got 65\)",
@@ -242,12 +242,15 @@ def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> N
         assert "\n" not in str(refusal.value) and name in str(refusal.value)
     long = _written(tmp_path / "long.wav", np.zeros(8000 * 31, dtype=np.int16), 8000)
     reason = (
-        r"is 31.00 s long, and whisper reads 30 s: `truncate` takes the first of it; or cut it, as by: sox"
+        r"is 31.00 s long, but whisper reads at most 30 s: use `truncate` to read only its "
+        r"beginning, or cut it: sox"
     )
     with pytest.raises(UserError, match=reason):
         open_sound(str(long), 16_000, most_seconds=30.0, reader="whisper")
     cut = open_sound(str(long), 16_000, most_seconds=29.0, truncate=True)
-    assert len(cut.samples) == 29 * 16_000 and cut.notes[-1] == "long.wav: the first 29 s of 31.00 s."
+    assert len(cut.samples) == 29 * 16_000 and cut.notes[-1] == (
+        "long.wav: only the first 29 s of 31.00 s were read."
+    )
 
 
 def test_truncate_takes_as_much_as_the_model_hears(tmp_path: Path) -> None:
@@ -255,13 +258,11 @@ def test_truncate_takes_as_much_as_the_model_hears(tmp_path: Path) -> None:
     for name, seconds in (("whisper", 2.0), ("ast", 1.9)):
         model, extractor = _made(name)
         with borrowed(name, model, extractor) as pretrained:
-            with pytest.raises(
-                UserError, match=r"is 3\.13 s long, and \w+ reads .*`truncate` takes the first"
-            ):
+            with pytest.raises(UserError, match=r"is 3\.13 s long, but \w+ reads .*`truncate` to read only"):
                 read_sound(pretrained, file)
             heard = read_sound(pretrained, file, truncate=True).origin
         assert isinstance(heard, HeardSound) and heard.seconds == pytest.approx(seconds, abs=1e-3)
-        assert any("the first" in note and "of 3.13 s." in note for note in heard.notes)
+        assert any("the first" in note and "of 3.13 s were read." in note for note in heard.notes)
 
 
 @pytest.mark.parametrize("rate", [48_000, 44_100, 8_000, 22_051])
@@ -284,9 +285,9 @@ def test_a_sound_that_is_resampled_in_pieces_is_that_of_the_whole(
 @pytest.mark.parametrize(
     ("name", "how", "said"),
     [
-        ("cut.wav", {}, "is cut: it has 21,318 of the 32,000 bytes that its header names."),
-        ("cut.aiff", {}, "is cut: it has 21,323 of the 32,008 bytes that its header names."),
-        ("cut.ogg", {"count": 160_000}, "is cut: the mark at the end of its stream is missing."),
+        ("cut.wav", {}, "is truncated: it has 21,318 of the 32,000 bytes in its header."),
+        ("cut.aiff", {}, "is truncated: it has 21,323 of the 32,008 bytes in its header."),
+        ("cut.ogg", {"count": 160_000}, "is truncated: the end mark of its stream is missing."),
     ],
 )
 def test_a_file_that_ends_too_early_is_read_with_a_note(
@@ -316,7 +317,9 @@ def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         stream.write(sizes + struct.pack("<4sI", b"data", size))
         stream.truncate(44 + size)
-    with pytest.raises(UserError, match=r"is 36,000.00 s long, and attn reads 1800 s: `truncate` takes"):
+    with pytest.raises(
+        UserError, match=r"is 36,000.00 s long, but attn reads at most 1800 s: use `truncate`"
+    ):
         open_sound(str(file), 16_000)
 
 
@@ -338,7 +341,10 @@ def test_silence_clipping_and_one_sample_are_heard(samples: Any, tmp_path: Path)
 
 def test_a_model_that_reads_text_says_that_it_hears_nothing(noise: Path) -> None:
     model = hf.BertModel(hf.BertConfig(**SIZES, vocab_size=101)).eval()
-    with borrowed("bert", model, None) as pretrained, pytest.raises(UserError, match="no part that hears"):
+    with (
+        borrowed("bert", model, None) as pretrained,
+        pytest.raises(UserError, match="no part that reads sound"),
+    ):
         read_sound(pretrained, noise)
 
 

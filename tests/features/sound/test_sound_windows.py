@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, models
 
-from attncli.features.sound.reading import num_before_words, prefix_of
+from attncli.features.sound.reading import decoder_prefix, num_before_words
 from attncli.features.sound.windows import longer_than_heard, spoken_windows
 from attncli.models.loading import borrowed
 
@@ -74,7 +74,7 @@ def test_windows_of_several_languages_are_those_of_transformers(seed: int, tmp_p
         before = num_before_words(pretrained)
         assert before == 4
         language = {int(window.reading.text.ids[1]) for window in windows}
-        first = prefix_of(pretrained, *language)
+        first = decoder_prefix(pretrained, *language)
     assert len(language) == 1 and first == windows[0].reading.text.ids[:before].tolist()
     ours = [number for window in windows for number in window.reading.text.ids[before:].tolist()]
     assert ours == written and windows

@@ -122,7 +122,9 @@ def test_heads_that_cannot_time_words_are_named_in_a_line(writers: Path) -> None
     pretrained, sound = open_model(writers / "whisper"), writers / "noise.wav"
     with pytest.raises(UserError, match=r"from 0:0 to 1:3 in .* \(got 2:0\)"):
         attncli.spoken_words(pretrained, sound, "the cat", heads=[(2, 0)])
-    with pytest.raises(UserError, match=r"heads: must be model, found, filter, or heads as 2:0 \(got none\)"):
+    with pytest.raises(
+        UserError, match=r"heads: must be model, found, filter, or heads such as 2:0 \(got none\)"
+    ):
         attncli.spoken_words(pretrained, sound, heads=[])
     with pytest.raises(UserError, match=r"must hold at least one token \(got an empty text\)"):
         attncli.spoken_words(pretrained, sound, "   ", heads=[(1, 0)])
@@ -158,10 +160,10 @@ def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Att
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["ab"], "TEXT: whisper writes of the sound alone: leave the text out"),
+        (["ab"], "TEXT: whisper writes about the sound without a text: leave it out"),
         (["--answer", "ab"], "--answer: cannot be combined with --sound"),
         (["--chat"], "--chat: cannot be combined with --sound"),
-        (["--max-new-tokens", "23"], "has places for 24 tokens (got 2 before the words and 23 new ones)"),
+        (["--max-new-tokens", "23"], "has room for 24 tokens (got 2 before the words and 23 new ones)"),
         (["--head", "2:0"], "head: must be from 0:0 to 1:3"),
     ],
 )

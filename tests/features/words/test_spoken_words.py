@@ -23,16 +23,16 @@ from attncli.features.words.results import SpokenWords
 from attncli.features.words.spoken_words import (
     SPEECH,
     concentration,
-    found_heads,
-    kept_heads,
     median_filtered,
+    rank_heads,
     read_by_characters,
+    saved_heads,
     shipped_speech,
     spoken_weights,
     spoken_words,
+    token_words,
     warped,
-    words_of_tokens,
-    words_of_windows,
+    window_words,
 )
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
@@ -109,7 +109,7 @@ def test_a_long_recording_is_written_in_the_windows_of_openai_whisper(
     with in_use(model) as open_one:
         windows = [*spoken_windows(open_one, str(recording), done.append)]
         texts = [open_one.text_of(window.reading.text.ids.tolist()) for window in windows]
-        words = words_of_windows(open_one, windows, 36.0)
+        words = window_words(open_one, windows, 36.0)
     assert [window.begin for window in windows] == [window["begin"] for window in expected]
     assert texts == [window["text"] for window in expected]
     assert done == sorted(done) and done[-1] == 1.0
@@ -135,7 +135,7 @@ def test_a_long_recording_is_written_in_the_windows_of_openai_whisper(
 
 
 def test_a_transcript_of_a_long_recording_is_refused_in_a_line(model: Pretrained, recording: Path) -> None:
-    with pytest.raises(UserError, match=r"is 37\.24 s long: given words are looked for in one window"):
+    with pytest.raises(UserError, match=r"is 37\.24 s long: an explicit text is limited to one window"):
         timed(model, str(recording), "Yesterday")
 
 
@@ -159,13 +159,13 @@ def test_found_heads_are_those_that_were_published(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with in_use(model) as open_one:
-        assert kept_heads(open_one) == []
-        heads = found_heads(open_one, shipped_speech()[4:7])
+        assert saved_heads(open_one) == []
+        heads = rank_heads(open_one, shipped_speech()[4:7])
         assert len(heads.heads) == 24
         first = [(head.layer, head.head) for head in heads.heads[:8]]
         assert len({*first} & {*published_heads(open_one)}) >= 7
         assert heads.error_of_found < 0.2
-        assert kept_heads(open_one) == first
+        assert saved_heads(open_one) == first
         reading = read_sound(open_one, SPEECH / "hello.ogg", "Hello little world.")
         by_found = spoken_words(open_one, reading, "found")
     assert by_found.aligned_by == tuple(f"{layer}:{head}" for layer, head in first)
@@ -211,7 +211,7 @@ def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
         assert read_by_characters(open_one, reading, [" word"] * 90) is None
         words = spoken_words(open_one, reading, "filter")
     assert [word.word for word in words.words] == ["Hello", "little", "world."]
-    assert "on tokens for want of room" in words.notes[0]
+    assert "on tokens since characters exceed" in words.notes[0]
 
 
 def _spelled_as_bytes(tokens: list[str]) -> list[str]:
@@ -230,7 +230,7 @@ def test_words_are_those_of_openai_whisper_in_every_language(model: Pretrained, 
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     pretrained = replace(model, own_tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
-    words = words_of_tokens(pretrained, [names.index(token) for token in tokens])
+    words = token_words(pretrained, [names.index(token) for token in tokens])
     assert words == [(word, count) for word, count in split["words"]]
 
 
