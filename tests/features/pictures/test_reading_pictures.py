@@ -388,7 +388,7 @@ def test_a_list_of_pictures_is_read_as_a_folder_is(
     ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(names)])
     assert ended.code == 2 and "must be one picture (got the list" in ended.err
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names), "--maps", "self"])
-    assert (ended.code, ended.err) == (2, "--maps: needs one picture: a map shows one\n")
+    assert (ended.code, ended.err) == (2, "--maps: needs a single picture: a map shows one\n")
 
 
 def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
@@ -523,7 +523,7 @@ REFUSED = [
     ),
     (("heads", "--model", "MODEL", "--from", "r9c9"), "must be a token of the text .got r9c9."),
     (("heads", "--model", "MODEL", "--from", "0.5,2"), "must be a token of the text"),
-    (("heads", "--model", "MODEL", "--sort", "induction"), "induction is of texts"),
+    (("heads", "--model", "MODEL", "--sort", "induction"), "induction is measured for texts"),
     (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
     (("heads", "--model", "MODEL", "--rollout"), "--rollout: cannot be combined with --image"),
     (("self", "--model", "MODEL", "--explain"), "--explain: cannot be combined with --image"),
@@ -578,7 +578,7 @@ def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], a
     ("flags", "said"),
     [
         (("--heads", "9:0"), r"^--heads?: must be from 0:0 to 1:3 \(got 9:0\)$"),
-        (("--head", "0:0", "--sort", "entropy"), "^--sort: cannot be combined with --head, which names"),
+        (("--head", "0:0", "--sort", "entropy"), "^--sort: cannot be combined with --head, which selects"),
         (("--head", ",".join(f"0:{head}" for head in range(17))), r"^--head: must be at most 16 .*got 17\)$"),
         (("--from", "r9c9"), "from: must be a token of the text .got r9c9"),
     ],
