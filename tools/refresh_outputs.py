@@ -1,14 +1,14 @@
-"""Runs the commands that the pages show and writes their real output below them.
+"""Runs the commands of the pages and writes their output below them.
 
     python tools/refresh_outputs.py [PAGE ...]
 
-A fenced block marked `console` holds commands behind `$ `, each followed by what it prints (standard output,
-then standard error) in a terminal of 80 columns, its colours aside. In a pipe it prints the same. The
-commands of a page share a new directory with a copy of configs/ in it, and in lessons/ what the lessons read.
+A fenced block marked `console` holds commands after `$ `, each followed by its output (standard output, then
+standard error) in a terminal of 80 columns, without colours; in a pipe it is the same. The commands of a page
+share a new directory with a copy of configs/ and, in lessons/, of the files that the lessons read.
 
-A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`, or on DINOv2, in
-the folder `dinov2` with coffee.png beside it: this tool runs them, tests do not. Copies of these two, from
-tools/dinov2_attention.py and scikit-image, are looked for in .venv/checkpoints.
+A block marked `console slow` holds commands on SmolLM2 (the folder `smollm2`) or on DINOv2 (the folder
+`dinov2`, with coffee.png beside it), which this tool runs and tests do not. These must be in
+.venv/checkpoints, made by tools/dinov2_attention.py and taken from scikit-image.
 
 In PYTHON_PAGES the blocks marked `python` of a page are one program. The output of a block is in a block
 marked `text` below it; `my-model` is the folder of the tiny model that ships with attn.
@@ -54,9 +54,9 @@ print(json.dumps(outputs))
 """
 CHECKPOINTS = ROOT / ".venv" / "checkpoints"
 LINES, COLUMNS = 0, 80
-"""A terminal that does not know its height: first screens are as high as in a pipe."""
+"""Size of the terminal. Without a height, first screens are as long as in a pipe."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Without what a shell would read otherwise.
+# Commands without special characters of a shell.
 PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
 IMPORTED = [
     "attncli.cli",
@@ -74,11 +74,10 @@ IMPORTED = [
 
 
 def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
-    """What a shell prints for a command, run in a folder with this checkout's `attn`.
+    """Return the output of a command that a shell runs in a folder, with this checkout's `attn`.
 
-    Standard output is a terminal of 80 columns with colours, or a pipe; no variable changes what is printed.
-    Where it has to be quick, what is nothing but `attn` and its arguments runs in a fork of a process that
-    has imported torch and transformers already.
+    Standard output is a terminal of 80 columns with colours, or a pipe. If `quick`, a plain `attn` command
+    runs in a fork of a process that has already imported torch and transformers.
     """
     ours, theirs = os.openpty() if terminal else os.pipe()
     if terminal:
@@ -87,7 +86,7 @@ def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
         process = _started(command, folder, theirs, errors.fileno(), quick=quick)
         os.close(theirs)
         out = b""
-        with suppress(OSError):  # how a terminal ends
+        with suppress(OSError):  # raised at the end of a terminal
             while block := os.read(ours, 2**16):
                 out += block
         os.close(ours)
@@ -99,12 +98,12 @@ def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
 
 @cache
 def _caches() -> TemporaryDirectory[str]:
-    """What commands find out and keep for the next ones, but not for good: a reader begins without it."""
+    """A temporary cache for the commands, since readers begin without one."""
     return TemporaryDirectory(prefix="attn-caches-")
 
 
 def command_environment() -> dict[str, str]:
-    """A reader's environment, without the variables of the tests, which make torch slow."""
+    """Return a reader's environment, without the test variables that make torch slow."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -139,10 +138,10 @@ def start_attn(
     stderr: int,
     stdin: int | None = None,
 ) -> BaseProcess:
-    """`attn` in a folder as a process of its own, forked from one that has imported torch and transformers.
+    """Start `attn` in a folder, forked from a process that has imported torch and transformers.
 
-    Without `stdin` it reads /dev/null. What these two read of the environment as they are imported is that of
-    the first call.
+    Without `stdin` it reads /dev/null. Variables that these two read on import keep their values of the first
+    call.
     """
     return _start(_attn, arguments, folder, environment, (stdin, stdout, stderr))
 
@@ -157,7 +156,7 @@ def start_python(
     stderr: int,
     stdin: int | None = None,
 ) -> BaseProcess:
-    """The same of a program, as `python -c` runs it; its `sys.path` is that of the process that calls."""
+    """Start a program as `python -c` does, with the `sys.path` of the calling process; see `start_attn`."""
     return _start(_python, (program, *arguments), folder, environment, (stdin, stdout, stderr))
 
 
@@ -183,13 +182,13 @@ def _run(
     environment: Mapping[str, str],
     streams: Sequence[Any],
 ) -> None:
-    """In the new process: run what was given, with these streams; what is written before goes nowhere."""
+    """In the new process, call `run` with these streams."""
     for number, stream in enumerate(streams):
         if stream is not None:
             descriptor = stream.detach()
             os.dup2(descriptor, number)
             os.close(descriptor)
-    # What this process began with may have been a file, whose place is remembered.
+    # The original stdin may be a file with a position.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     out, err = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
@@ -214,21 +213,21 @@ def _python(given: Sequence[str]) -> None:
 
 
 def both_outputs_of(command: str, folder: str) -> str:
-    """What a command prints in a terminal, and below it what it prints in a pipe where that differs."""
+    """Return the output of a command in a terminal, followed by that in a pipe if it differs."""
     output = output_of(command, folder, terminal=True, quick=True)
     piped = output_of(command, folder, terminal=False, quick=True)
     return output if piped == output else f"{output}in a pipe:\n{piped}"
 
 
 def runs_again(command: str) -> bool:
-    """Whether it may run in a pipe, too: what writes a file would find the file."""
+    """True if a command can run twice: one that writes a file would find the file."""
     return bool(PLAIN.fullmatch(command)) and not {"-o", "--copy"} & {*command.split()}
 
 
 def refreshed(text: str, *, quick: bool = False, slow: bool = False, in_a_pipe: Container[str] = ()) -> str:
-    """The page with the output of every command as it is now; slow ones only where asked to.
+    """Return the page with the current output of every command, of slow ones only if `slow`.
 
-    Commands `in_a_pipe` run in a pipe, too.
+    Commands in `in_a_pipe` also run in a pipe.
     """
     with TemporaryDirectory() as folder:
         copytree(ROOT / "configs", f"{folder}/configs")
@@ -256,7 +255,7 @@ def refreshed(text: str, *, quick: bool = False, slow: bool = False, in_a_pipe: 
 
 
 def refreshed_python(text: str, *, quick: bool = False) -> str:
-    """The page with what its Python prints now, in a fork where it has to be quick."""
+    """Return the page with the current output of its Python blocks; if `quick`, they run in a fork."""
     with TemporaryDirectory() as folder, TemporaryFile() as printed:
         Path(folder, "my-model").symlink_to(ROOT / "attncli" / "data" / "tiny-induction")
         blocks, out = json.dumps(PYTHON_BLOCK.findall(text)), printed.fileno()

@@ -1,6 +1,6 @@
-"""What mkdocs asks for as it builds the site: pages from outside of docs/, the list of pages, links.
+"""Hooks of mkdocs: pages from outside docs/, the navigation, links.
 
-The site is made of the pages as they are: what docs/README.md lists is in its navigation, in that order.
+The navigation follows docs/README.md.
 """
 
 import posixpath
@@ -27,15 +27,15 @@ PROJECT = {
 API = "api.md"
 ABOUT_API = """# The library
 
-What `import attncli` has, from its docstrings. [Python](python.md) shows it at work;
-[compatibility](compatibility.md) says what stays."""
+The names in `import attncli`, with their docstrings. [Python](python.md) has examples,
+[compatibility](compatibility.md) what stays."""
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 SECTION = re.compile(r"^(\S.*):$|^- \[(.+?)\]\((.+?)\)", re.MULTILINE)
 
 
 def _places() -> dict[str, str]:
-    """Where each page of the repository is on the site."""
+    """Map each page of the repository to its path on the site."""
     docs = ROOT / "docs"
     of_docs = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
     lessons = [ROOT / LESSONS / "README.md", *ROOT.glob("attncli/features/*/lessons/*.md")]
@@ -56,7 +56,7 @@ SOURCES = {place: source for source, place in PLACES.items()}
 
 
 def _sections() -> Iterator[tuple[str, list[Any]]]:
-    """The headings of docs/README.md, each with its pages."""
+    """Yield the headings of docs/README.md with their pages."""
     pages: list[Any] = []
     for heading, title, target in SECTION.findall((ROOT / "docs" / "README.md").read_text()):
         if heading:
@@ -72,7 +72,7 @@ def _lessons() -> list[Any]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation: the README, what docs/README.md lists, the library, the project."""
+    """Set the navigation: the README, the pages of docs/README.md, the library, the project."""
     sections: list[Any] = [{heading: pages} for heading, pages in _sections()]
     project = [{title: PLACES[source]} for title, source in PROJECT.items()]
     config.nav = [
@@ -87,9 +87,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of other folders, and one of what `import attncli` has."""
+    """Add the pages of other folders, and the page of the library."""
     index = files.get_file_from_path("README.md")
-    assert index is not None, "it is the page that lists the others"
+    assert index is not None, "docs/README.md lists the pages"
     files.remove(index)
     for source, place in PLACES.items():
         if files.get_file_from_path(place) is None:
@@ -105,13 +105,13 @@ def _api_page() -> str:
 
 
 def _place_of(source: str) -> str | None:
-    """Where a file of the repository is on the site."""
+    """Return the path of a file of the repository on the site, None if it is not there."""
     is_copied = source.startswith("docs/") and (ROOT / source).is_file()
     return PLACES.get(source) or (source.removeprefix("docs/") if is_copied else None)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to pages where these are on the site; what is in the repository alone is named, not linked."""
+    """Adapt links to the site; files that are only in the repository are named, not linked."""
     place = page.file.src_uri
     if place not in SOURCES:
         return markdown
@@ -124,7 +124,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         source = posixpath.normpath(posixpath.join(folder, target))
         there = _place_of(source)
         if there is None:
-            assert (ROOT / source).exists(), f"{SOURCES[place]}: {target} is not there"
+            assert (ROOT / source).exists(), f"{SOURCES[place]}: {target} does not exist"
             return text
         return f"{mark}[{text}]({posixpath.relpath(there, here or '.')}{anchor})"
 
