@@ -318,7 +318,7 @@ def _reported_heads(
     numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
     stacks = heads.cells.get("stack", ["self"] * len(heads))
     return [
-        LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
+        LayerOfHeads(str(stack), int(layer), names, numbers[:, place], (int(head),))
         for place, (stack, layer, head) in enumerate(
             zip(stacks, heads.cells["layer"], heads.cells["head"], strict=True)
         )

@@ -854,7 +854,7 @@ def test_a_file_that_is_no_picture_is_refused_before_the_program_runs(attn: Attn
     ended = attn(
         ["record", "--image", f"{tmp_path}/cat.png", "--grid", "2x2", "--", "touch", f"{tmp_path}/x"]
     )
-    assert (ended.code, ended.out) == (2, "") and "is not a picture" in ended.err
+    assert (ended.code, ended.out) == (2, "") and "must be a picture" in ended.err
     assert not (tmp_path / "x").exists()
 
 
