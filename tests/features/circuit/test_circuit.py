@@ -494,7 +494,9 @@ def test_compositions_of_one_head_are_some_of_all(shipped: Compositions) -> None
     assert [(row["layer"], row["head"]) for row in found.copying] == [(0, 1)]
 
 
-@pytest.mark.parametrize(("name", "reason"), [("BERT", "norms stand between"), ("T5", "an encoder and a")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("BERT", "normed before they reach the stream"), ("T5", "an encoder and a")]
+)
 def test_models_whose_heads_do_not_add_to_one_stream_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         compositions(tiny(name))
