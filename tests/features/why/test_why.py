@@ -344,8 +344,8 @@ def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path)
     ("arguments", "line"),
     [
         ({"text": ["a b", "b a"], "names": ["x"]}, "names: must be one per text, 2 (got 1)"),
-        ({"text": "a b", "answer": True}, "answer: must be text, or the id of a token (got True)"),
-        ({"text": "a b", "answer": 2.5}, "answer: must be text, or the id of a token (got 2.5)"),
+        ({"text": "a b", "answer": True}, "answer: must be text or a token id (got True)"),
+        ({"text": "a b", "answer": 2.5}, "answer: must be text or a token id (got 2.5)"),
         (
             {"text": "a b", "answer": 64},
             "answer: must be a token id of tiny-induction, below 64 (got 64)",
