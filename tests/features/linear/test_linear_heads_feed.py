@@ -133,7 +133,7 @@ def layer_weights(folder: str) -> Tensor:
 def test_what_is_left_out_is_said_in_one_line(saved: Callable[[str], str]) -> None:
     report = run("circuit", model=saved("qwen3_next"), sentence=text_of(NUM_TOKENS))
     (note,) = [note for note in report.notes if note.startswith("Edges into heads without a softmax")]
-    assert report.missing == "" and "an activation stands before their values" in note
+    assert report.missing == "" and "an activation comes before their values" in note
     assert {row["to_layer"] for row in report.table("edges")} <= {1, 3, None}
 
 
