@@ -317,11 +317,11 @@ def _reported_heads(
         return []
     numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
     stacks = heads.cells.get("stack", ["self"] * len(heads))
+    # As Python's numbers: SQLite stores numpy's as bytes.
+    layers, indices = (heads.column(name).astype(int).tolist() for name in ("layer", "head"))
     return [
-        LayerOfHeads(str(stack), int(layer), names, numbers[:, place], (int(head),))
-        for place, (stack, layer, head) in enumerate(
-            zip(stacks, heads.cells["layer"], heads.cells["head"], strict=True)
-        )
+        LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
+        for place, (stack, layer, head) in enumerate(zip(stacks, layers, indices, strict=True))
     ]
 
 
