@@ -227,7 +227,7 @@ WRONG = {
     "every: must be at least 1 (got 0)": {"every": 0},
     "num_tokens: must be greater than 0 (got 0)": {"num_tokens": 0},
     "seed: must be at least 0 (got -1)": {"seed": -1},
-    "store: must be a file's name (got 5)": {"store": 5},
+    "store: must be a file name (got 5)": {"store": 5},
     "text: must be text (got ['a'])": {"text": ["a"]},
     "text: must hold at least one token (got an empty text)": {"text": ""},
     "expect: must be a condition or a list of them (got None)": {"expect": None},
