@@ -150,7 +150,7 @@ def test_a_model_that_gives_weights_alone_says_so(tmp_path: Path) -> None:
     report = explained("multihead", model=str(folder), head=2, token=3)
     last = report.steps[-1]
     weights = report.tensors["weights"].values[2, 3]
-    assert [step.title for step in report.steps] == ["Tokens", "Weights"] and "alone" in last.prose
+    assert [step.title for step in report.steps] == ["Tokens", "Weights"] and "only its weights" in last.prose
     np.testing.assert_array_equal([row[2] for row in last.tables[0].rows], weights)
     assert last.tables[0].totals[0][2] == pytest.approx(float(weights.sum(dtype=np.float64)))
     assert last.values["entropy"] == pytest.approx(report.statistics["rows"]["entropy"].values[2, 3])

@@ -260,7 +260,7 @@ def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
     )
     assert not list(tmp_path.iterdir())
     beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone
-    assert beside.code == 2 and "--show: there is no part keys in this report" in beside.err
+    assert beside.code == 2 and "--show: the report has no part keys" in beside.err
 
 
 def test_parquet_says_what_it_needs(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
