@@ -215,7 +215,7 @@ class Browser(App[None], inherit_bindings=False):
         self.waiting: deque[Callable[[], None]] = deque()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Use the colours that the command line decided, whatever the environment says."""
+        """Use the colours that the command line decided, regardless of the environment."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return filters if self.depth != "none" else [*filters, NoColor()]
 

@@ -233,7 +233,7 @@ class Limiting:
         assert not isinstance(attention, GivenWeights)
         call = self.num_calls
         self.num_calls += 1
-        tell_of_layer(self.stages, self._reading_cost, self.num_calls, self.num_layers)
+        report_layer(self.stages, self._reading_cost, self.num_calls, self.num_layers)
         limited = self.limit.visibility(attention.visibility)
         shares = kept_weight(attention, limited).tolist()
         last = torch.tensor([attention.shape[2] - 1])
@@ -389,7 +389,7 @@ def limited_heads(
         return _measured(limiting, budget)
 
 
-def tell_of_layer(work: Work, cost: float, number: int, count: int) -> None:
+def report_layer(work: Work, cost: float, number: int, count: int) -> None:
     """Report that a layer of the reading begins; a model may have more layers than its config declares."""
     if number <= count:
         work.begin("reading layer", cost / count, number, count)

@@ -20,7 +20,7 @@ from attncli.core.names import cache_ends
 from attncli.core.process import SharedChange
 from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
-from attncli.features.cache.limited_heads import Judge, Limit, output_by, tell_of_layer
+from attncli.features.cache.limited_heads import Judge, Limit, output_by, report_layer
 from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
 from attncli.features.cache.policies import (
     COUNTS,
@@ -273,7 +273,7 @@ class PromptCache:
         assert isinstance(attention, AttentionLayer)
         prompt = self._prompt(attention)
         number = len(self.scores)
-        tell_of_layer(self._work, self._reading_cost, number + 1, self.num_layers)
+        report_layer(self._work, self._reading_cost, number + 1, self.num_layers)
         read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer.module, prompt))
         self.scores.append({name: rule(read) for name, rule in self.rules.items()})
         last = torch.tensor([self.start - 1], device=prompt.key.device)
@@ -320,8 +320,8 @@ class PromptCache:
         try:
             apply(first, first, cosines[:, :1], sines[:, :1])
         except RuntimeError:
-            of_mla = getattr(module, "qk_rope_head_dim", None) == num_turned
-            turned = slice(-num_turned, None) if of_mla else slice(num_turned)
+            is_mla = getattr(module, "qk_rope_head_dim", None) == num_turned
+            turned = slice(-num_turned, None) if is_mla else slice(num_turned)
         return Rotation(apply, cosines, sines, turned)
 
     def select_keys(self, policy: str, budget: float) -> list[KeptKeys]:
@@ -424,7 +424,7 @@ def policy_costs(
     window_costs = []
     num_caches = len(policies) * len(budgets) + (bits is not None)
     costs = [_reading_cost(pretrained, reading, policies) for reading in readings]
-    costs += [num_caches * _cost_of_cache(pretrained, reading, every) for reading in readings]
+    costs += [num_caches * _cache_cost(pretrained, reading, every) for reading in readings]
     work = Work(progress, float(sum(costs)))
     work.begin("reading", 0.0)
     for reading in readings:
@@ -461,7 +461,7 @@ def _costs(
         for (policy, budget, kept), numbers in zip(runs, lost, strict=False)
     ]
     if bits is not None:
-        share = _share_of_bits(cache.run.starts[0], bits)
+        share = _bits_share(cache.run.starts[0], bits)
         rows.append({"policy": f"{bits} bits", "budget": None, "cache": share, **lost[-1]})
     judged = len(reading.text.ids) - start - 1
     costs = PolicyCost.rows(rows)
@@ -478,7 +478,7 @@ def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[st
     return run_work(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
 
 
-def _cost_of_cache(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
+def _cache_cost(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
     """Cost of continuing from a smaller cache."""
     count = num_judged(reading) if every is None else every
     return run_work(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
@@ -521,6 +521,6 @@ def _rounded_part(start: FirstTokens, bits: int) -> KeptPart:
     return KeptPart(slice(0, len(key)), key, value, positions)
 
 
-def _share_of_bits(start: FirstTokens, bits: int) -> float:
+def _bits_share(start: FirstTokens, bits: int) -> float:
     """Size relative to the model's own numbers, with a half-precision scale and offset per 32 values."""
     return (bits + 2 * 16 / ROUNDED_TOGETHER) / (8 * start.key.element_size())

@@ -37,8 +37,7 @@ class Alignment:
 
 
 class HeadChange(Record):
-    """How far the rows of a head moved, and the key that it looks at most on either side where they moved
-    most.
+    """The distance that a head's rows moved, and the keys that it looks at most where they moved most.
 
     If the texts have tokens in common, `mean_jensen_shannon` is the mean distance of their rows, and
     `query_a` and `query_b` are the tokens with the largest; otherwise they are the last tokens. `statistic`

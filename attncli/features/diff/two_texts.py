@@ -133,7 +133,7 @@ class KeyLookedAt(NamedTuple):
 
 
 class FurthestRow(NamedTuple):
-    """How far the rows of a head moved, and the keys that it looks at most where a row moved furthest.
+    """The distance that a head's rows moved, and the keys that it looks at most where a row moved furthest.
 
     If the texts have no rows in common, there is no distance, and the rows are those of the last tokens.
     """

@@ -1,4 +1,4 @@
-"""How well ways to read a model predict the losses of an answer without its sources, over many prompts.
+"""Comparison of ways to read a model by how well they predict the losses of answers without their sources.
 
 Removing the most (least) relevant sources first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """

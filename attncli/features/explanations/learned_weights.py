@@ -18,7 +18,7 @@ from attncli.features.explanations.results import LearnedFit, LearnedHead, Learn
 from attncli.features.source.sources import answer_logits
 from attncli.models.source_removals import SourcesHidden, sampled_masks
 
-STEPS, LEARNING_RATE, MOST_OF_A_STEP = 1000, 1e-3, 512
+STEPS, LEARNING_RATE, MAX_PER_STEP = 1000, 1e-3, 512
 """Settings of Adam with a cosine schedule, and the largest number of answers per step, as in at2."""
 LARGEST_GRADIENT = 1.0
 NEAR_ZERO = 1e-8
@@ -69,7 +69,7 @@ def fitted_weights(
     adam = torch.optim.Adam([weights], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=STEPS)
     for _ in range(STEPS):
-        some = torch.randperm(len(features), generator=generator)[:MOST_OF_A_STEP]
+        some = torch.randperm(len(features), generator=generator)[:MAX_PER_STEP]
         with torch.enable_grad():
             loss = -correlations(features[some], logits[some], weights).mean()
             (weights.grad,) = torch.autograd.grad(loss, [weights])

@@ -197,7 +197,7 @@ class LearnedHead(Record):
 
 
 class LearnedFit(Record):
-    """How well scores with learned weights, and with equal ones, follow the answers used for learning.
+    """Correlations of scores, with learned and with equal weights, with the answers used for learning.
 
     Means over the prompts of Pearson's correlation over the sets of sources.
     """

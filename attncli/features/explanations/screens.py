@@ -277,7 +277,7 @@ WAYS_SCREEN = FirstScreen(
 
 
 def _fit(report: Report, display: Display) -> Iterator[str]:
-    """How well scores with the weights follow the answers used for learning."""
+    """The correlations of scores with the answers used for learning."""
     fit = report.result_of(LearnedWeights).fit
     learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
     yield f"Correlation of scores with these answers' logits: {learned}; with equal weights: {equal}."

@@ -1,4 +1,4 @@
-"""How much of each prompt token reaches an answer, by the attention of all layers and the vectors it carries.
+"""The share of each prompt token that reaches an answer, by the attention and the vectors of all layers.
 
 Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et al. 2020, 2004.10102), ALTI
 (Ferrando et al. 2022, 2203.04212), direct contributions to the logit (Elhage et al. 2021).

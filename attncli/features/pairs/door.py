@@ -28,7 +28,7 @@ def relations(
     ablate: HeadsArgument = (),
     progress: Callable[[float], None] | None = None,
 ) -> HeadRelations:
-    """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
+    """Measure how often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
     Raises UserError for a file that is not CoNLL-U or a model with two stacks. See `HeadRelations`.
     """
@@ -101,7 +101,7 @@ def pair_table(
     truncate: bool = False,
     ablate: HeadsArgument = (),
 ) -> Records[ScoresOfPositions]:
-    """The scores of every head for each two positions of texts with pairs, to fit a model to.
+    """The scores of every head for each two positions of texts with pairs, as input for other models.
 
     One row per two positions, with the weight of their pair, or 0. The arguments are those of `pairs`, whose
     method logistic is fitted to such a table.

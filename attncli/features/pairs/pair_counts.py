@@ -119,7 +119,7 @@ class Positions(NamedTuple):
         count = len(text.ids) - shift
         return cls({place + before: place + shift for place in range(count)}, count + text.left_out, special)
 
-    def of_places(self, count: int) -> tuple[int, ...]:
+    def first_positions(self, count: int) -> tuple[int, ...]:
         """The first position at each of `count` places; -1 for a place without a position."""
         positions_by_place = {
             place: position for position, place in sorted(self.places.items(), reverse=True)
@@ -186,7 +186,7 @@ def text_cells(
         pair_weights[place] = pair.weight
         if options.symmetric:
             pair_weights[place[::-1]] = pair.weight
-    positions = queries.of_places(num_queries), keys.of_places(num_keys)
+    positions = queries.first_positions(num_queries), keys.first_positions(num_keys)
     return CellsOfText(pair_weights, allowed, real_queries, real_keys, positions)
 
 

@@ -355,7 +355,7 @@ def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int]
     """Maps the id of each syntactic word to its written word, and lists the written words."""
     written_numbers: dict[int, int] = {}
     written: list[Token] = []
-    last, line_of_last = 0, 0
+    last, last_line = 0, 0
     for line, row in rows:
         number = "".join(map(str, row["id"])) if isinstance(row["id"], tuple) else row["id"]
         if not row.get("form", "").strip():
@@ -373,10 +373,10 @@ def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int]
                         line, f"word {number} must come before word {first} and overlap no other word"
                     )
                 written.append(row)
-                last, line_of_last = end, line
+                last, last_line = end, line
     if last > len(written_numbers):
         raise BadRow(
-            line_of_last, f"word {len(written_numbers) + 1} is missing: a written word ends with word {last}"
+            last_line, f"word {len(written_numbers) + 1} is missing: a written word ends with word {last}"
         )
     return written_numbers, written
 

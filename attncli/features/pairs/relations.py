@@ -1,4 +1,4 @@
-"""How often each head looks along each syntactic relation, with the best fixed offset for comparison."""
+"""Frequencies of heads that look along syntactic relations, with the best fixed offset for comparison."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -82,7 +82,7 @@ def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list
 
 
 def _most_measures(report: Report, display: Display) -> int:
-    """All measures, or only the first two on a short terminal."""
+    """Number of measures: all, or two on a short terminal."""
     return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
 
 

@@ -25,7 +25,7 @@ MOST_CHOOSING = 500
 """Number of random texts on which the strength of a penalty is chosen."""
 KKT_TOLERANCE = 1e-3
 """Tolerance of a gradient beyond the penalty, as a share of the penalty."""
-NUMBERS_OF_LIBLINEAR = 2**20
+LIBLINEAR_NUMBERS = 2**20
 """Smaller tables use liblinear, which takes ten times as long as matrix products on larger ones."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
 """Columns that a regression adds per step, at least; it may add as many as it has."""
@@ -221,7 +221,7 @@ def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
 def _sparse(texts: TextsToFit, strength: float) -> LinearDetector:
     penalty = strength / sqrt(len(texts.numbers))
     standard = StandardFeatures.standardise(texts.numbers)
-    if texts.numbers.numel() < NUMBERS_OF_LIBLINEAR:
+    if texts.numbers.numel() < LIBLINEAR_NUMBERS:
         seed = int(torch.randint(2**31, (), generator=texts.generator))
         model = _regression(l1_ratio=1, C=penalty, solver="liblinear", random_state=seed)
         columns = standard.columns(torch.arange(len(standard.means)))
