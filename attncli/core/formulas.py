@@ -509,7 +509,7 @@ def previous_token(at: Places) -> Pattern:
 
 
 def next_token(at: Places) -> Pattern:
-    """j = i + 1: Clark et al. 2019 (1906.04341) find such heads in BERT; a causal head has none."""
+    """j = i + 1, which a causal head cannot see. Found in BERT by Clark et al. 2019 (1906.04341)."""
     return (at.keys == at.queries + 1) & at.counted
 
 

@@ -61,7 +61,7 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
 
     A model that computes its attention itself has only its pattern (see `missing_parts`). Heads that a caller
     changes have the changed activations. Raises UserError if the model cannot be read or memory is too small,
-    and MemoryError.
+    and MemoryError if memory runs out.
     """
     cache: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)

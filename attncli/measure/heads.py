@@ -571,7 +571,8 @@ def surveyed(
 ) -> Surveyed:
     """Survey the heads on some texts of equal length, with the heads in `ablate` removed.
 
-    Raises UserError for options that the model does not support and heads that it lacks, and MemoryError.
+    Raises UserError for options that the model does not support and heads that it lacks, and MemoryError if
+    memory runs out.
     """
     if options.rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout needs one stack")
@@ -599,7 +600,7 @@ def head_totals(
 
     The heads in `ablate` (5:11) are removed. `looks` collects the weights of the first files; they are not
     computed for later files. Raises UserError for options that the model does not support and if no text can
-    be read, and MemoryError.
+    be read, and MemoryError if memory runs out.
     """
     totals = HeadTotals()
     notes: dict[str, None] = {}

@@ -121,7 +121,7 @@ def next_tokens(
     """The likeliest next tokens after a text; with `heads` (5:11), also each probability without these heads.
 
     Tokens are ranked by the larger of the two probabilities. Raises UserError for a model that predicts no
-    next token and for heads that it does not have, and MemoryError.
+    next token and for heads that it does not have, and MemoryError if memory runs out.
     """
     from attncli.measure.next_tokens import expected_next
 

@@ -33,7 +33,7 @@ class ProbabilityCache:
     def get(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Probabilities:
         """The probabilities without some heads, computed if they are not cached.
 
-        Raises UserError for heads that the model does not have, and MemoryError.
+        Raises UserError for heads that the model does not have, and MemoryError if memory runs out.
         """
         by_heads, without = self._for_text(reading), frozenset(heads)
         if without not in by_heads:
@@ -104,7 +104,7 @@ def expected_next(
 
     The heads are removed together, as if their columns of W_O were zero. Tokens are ranked by the larger of
     the two probabilities. Raises UserError for a model that predicts no next token and for heads that it
-    does not have, and MemoryError.
+    does not have, and MemoryError if memory runs out.
     """
     name = pretrained.name
     if pretrained.predicts != "next" or pretrained.has_decoder:

@@ -46,7 +46,7 @@ def activation_cache(
     and `hook_z` (text, token, head, dim). nnsight: the path of the module in the whole model,
     `model.layers.3.self_attn.pattern`, with vectors as (text, head, token, dim). Tensors are float32 on the
     CPU. A model that computes its attention itself (BLOOM, Falcon) has only patterns, with a RuntimeWarning.
-    Raises UserError if the model cannot be read or memory is too small, and MemoryError.
+    Raises UserError if the model cannot be read or memory is too small, and MemoryError if memory runs out.
     """
     cache, missing = activations_and_missing(model, text, names)
     if missing:

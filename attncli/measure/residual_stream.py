@@ -39,7 +39,7 @@ class Stream(RecordedBlocks):
     """The residual stream before each block, in one run on a text, as a sum of the outputs of model parts.
 
     `frozen` runs its blocks on other vectors. Raises UserError for a model whose stream is not such a sum,
-    and MemoryError.
+    and MemoryError if memory runs out.
     """
 
     def __init__(self, pretrained: Pretrained, reading: Reading) -> None:

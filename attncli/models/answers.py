@@ -146,7 +146,10 @@ def _note(texts: Sequence[str], why: str) -> str:
 def log_probabilities_at(
     pretrained: Pretrained, reading: Reading, place: int
 ) -> Float[Tensor, " vocabulary"]:
-    """ln p of every token at a place of a reading. Raises UserError if the model fails; MemoryError."""
+    """ln p of every token at a position in a reading.
+
+    Raises UserError if the model fails, and MemoryError if memory runs out.
+    """
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
     if keeps := LOGITS_TO_KEEP in inspect.signature(model.forward).parameters:
@@ -224,7 +227,7 @@ def write_answer(
     """The model's continuation of a prompt, without the special tokens that end it; possibly empty.
 
     `on_begin` is called before the first token, `on_text` receives the text as it comes. Raises UserError if
-    the model cannot generate; MemoryError.
+    the model cannot generate, and MemoryError if memory runs out.
     """
     ids: list[int] = []
     pieces = None if on_text is None else TextPieces(pretrained.text_of, on_text)

@@ -97,7 +97,7 @@ Predicts = Literal["next", "masked"]
 
 
 class LanguageHead(NamedTuple):
-    """A head that predicts tokens: transformers' class that loads it, and its classes by kind of model."""
+    """A head that predicts tokens: The transformers class that loads it, and its classes by kind of model."""
 
     auto_class: Any
     class_names: Mapping[str, str | tuple[str, ...]]

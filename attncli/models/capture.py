@@ -270,7 +270,7 @@ def capture(
     """Run the model on texts of one length; each layer's attention goes to `consume`. Returns the way used.
 
     `meanwhile` is open while the model runs. Raises UserError if the model returns no weights between its
-    tokens; MemoryError.
+    tokens, and MemoryError if memory runs out.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
@@ -307,7 +307,8 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """Outputs of a model with the attention that `consume` returns, after `check_computed_here`.
 
-    None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails; MemoryError.
+    None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails, and MemoryError if
+    memory runs out.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):

@@ -217,7 +217,7 @@ class EncoderOutput:
 
 
 def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOutput:
-    """Outputs of a model for texts. Raises UserError if it fails; MemoryError."""
+    """Outputs of a model for texts. Raises UserError if it fails, and MemoryError if memory runs out."""
     with model_errors(model.config.model_type), with_eager_attention(model), torch.no_grad():
         outputs: ModelOutput = model(**inputs)
     return outputs

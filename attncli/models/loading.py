@@ -106,13 +106,14 @@ def open_model(
     The default is the tiny model that ships with attn. A hub id, or ID@REVISION, that was downloaded before
     opens without the network; with `allow_download` it is looked up on the hub and downloaded.
 
-    `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type of the computation, is float32,
+    `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type to compute in, is float32,
     bfloat16 or float16. `load` is memory, or disk, which leaves the weights in their files and reads and
     widens them as they are used; auto chooses disk for a large model and, after the first use, keeps widened
-    weights if they fit into half of the free memory.
+    weights if they fit in half of the free memory.
 
     A loaded transformers model keeps its device and dtype and is left unchanged; pass its tokenizer with it,
-    or its processor to read other files. Raises UserError for a model that cannot be opened, and MemoryError.
+    or its processor to read other files. Raises UserError for a model that cannot be opened, and MemoryError
+    if memory runs out.
     """
     if not isinstance(model, str | PathLike):
         _check_as_it_is(checked_model(model), device, dtype, load)

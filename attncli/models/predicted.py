@@ -176,9 +176,9 @@ def check_answers_alike(readings: Sequence[Reading]) -> None:
     """Raise UserError if only some texts have an answer, an `against`, or a token to swap at."""
     predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
     if len({each and each.answer and each.answer.against is None for each in predicted}) > 1:
-        raise UserError("texts: answer and against must be in every line or in no line")
+        raise UserError("texts: answer and against must be in every line or in none")
     if len({each and each.token is None for each in predicted}) > 1:
-        raise UserError("texts: token must be in every line or in no line")
+        raise UserError("texts: token must be in every line or in none")
 
 
 def check_swap(

@@ -45,8 +45,8 @@ POSITIONS = "position_ids"
 class Replay:
     """A model that reads a prompt followed by an answer; with an encoder, the prompt goes there.
 
-    The cache of the target comes from `whole_cache`. Raises UserError for a model that cannot generate;
-    MemoryError.
+    The cache of the target comes from `whole_cache`. Raises UserError for a model that cannot generate, and
+    MemoryError if memory runs out.
     """
 
     def __init__(self, model: PreTrainedModel, prompt: Int[Tensor, " token"], target: Target) -> None:

@@ -196,7 +196,7 @@ def losses_by_removal(
 ) -> dict[str, Float[Tensor, " source"]]:
     """The loss of an answer's log-probability without each source, in nats, for each way to remove it.
 
-    Raises UserError; MemoryError.
+    Raises UserError, and MemoryError if memory runs out.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     whole = replay.layers()[1].sum()

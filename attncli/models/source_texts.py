@@ -61,7 +61,7 @@ class SourcedText:
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """The text with only some of its sources, without blanks before the first one."""
+        """The text with only some of its sources, without whitespace before the first one."""
         places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True

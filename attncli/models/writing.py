@@ -297,7 +297,8 @@ def write(
 
     The tokenizer is needed for models that stop at a text rather than a token. A `cache` from `whole_cache`
     then holds the keys of prompt and generated tokens. `meanwhile` is open while the model generates. Raises
-    UserError if the model returns no weights for its tokens or cannot generate; MemoryError.
+    UserError if the model returns no weights for its tokens or cannot generate, and MemoryError if memory
+    runs out.
     """
     model.config.use_cache = True
     kind = model.config.model_type

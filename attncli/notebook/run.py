@@ -193,7 +193,7 @@ def run(
     `report.tensors["weights"].values` is an array with the axes in `.axes`, and
     `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
 
-    Raises UserError with one line for each wrong setting; MemoryError.
+    Raises UserError with one line for each wrong setting, and MemoryError if memory runs out.
     """
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})

@@ -91,10 +91,10 @@ def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
 class LayerStatistics(Result):
     """Statistics of one layer: the scores, and each row and key.
 
-    `weights` are replaced by the means of their blocks if they would be too large. In differential attention
+    `weights` are replaced by block means if they would be too large. In differential attention
     `scores` are those of the first half, `second_scores` those of the second. `score_rule` and the tensors of
     a model's layer exist only in explanations. Very many rows are summarised by quantiles and extremes.
-    `agreement` compares the loop form.
+    `agreement` holds the differences from the loop form.
     """
 
     weights: NamedTensor | None = tensor(num_axes=2)

@@ -399,7 +399,7 @@ class Records(Table[R]):
         is_placed = ~np.isnan(placed).any(axis=0)
         for axis, cells in zip(axes, placed, strict=True):
             if (cells[is_placed] % 1 != 0).any() or (cells[is_placed] < 0).any():
-                raise UserError(f"grid: {axis} must hold whole numbers from 0")
+                raise UserError(f"grid: {axis} must hold whole numbers, 0 or larger")
         places = np.array([cells[is_placed] for cells in placed], dtype=int)
         if np.unique(places, axis=1).shape != places.shape:
             several = f"grid: several rows have the same {' and '.join(axes)}"

@@ -106,7 +106,7 @@ class Stack(NamedTuple):
         return None if first is None else even - first
 
     def _even_by_mean_length(self, statistic: str) -> float | None:
-        """Estimate the same from the mean text length of a causal model, all that row counts reveal."""
+        """Estimate `even_weight` of a causal model from the mean text length, all that row counts reveal."""
         num_rows = self.num_rows.get("sink_mass", 0)
         num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each with one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:

@@ -600,7 +600,7 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _place(path: KeyPath) -> str:
-    """Return `tensors.weights: ` or `tokens[1]: `; an empty text for the whole document."""
+    """Return `tensors.weights: ` or `tokens[1]: `; an empty string for the whole document."""
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return f"{place.removeprefix('.')}: " if path else ""
 

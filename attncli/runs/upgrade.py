@@ -44,7 +44,7 @@ def upgrade(packed: Path, path: Path) -> None:
     """
     check_header(packed, any_version=True)
     if path.exists():
-        raise UserError(f"{path}: exists: give a new name")
+        raise UserError(f"{path}: already exists: choose another name")
     create_file(path, rows=False, weights=False)
     try:
         _copy(packed, path)

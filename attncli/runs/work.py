@@ -53,7 +53,7 @@ class WorkLeft(NamedTuple):
 
     @property
     def seconds_a_job(self) -> float:
-        """The seconds of a job on one core."""
+        """The number of seconds that a job takes on one core."""
         return self.seconds / max(1, self.num_jobs)
 
 

@@ -283,7 +283,7 @@ class Spec(BaseModel):
     # Settings of base classes left out of everyday help.
     rare_keys: ClassVar[frozenset[str]] = frozenset()
 
-    seed: Annotated[Seed, Everyday()] = Field(0, description="the generator's seed")
+    seed: Annotated[Seed, Everyday()] = Field(0, description="the random seed")
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = Field(
         "auto", description="device to compute on"
     )

@@ -208,7 +208,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
-        Everyday("only heads of a pattern: induction, uniform, ..."),
+        Everyday("only heads with this pattern: induction, uniform, ..."),
     ] = Field(None, description="show only the heads of this pattern, strongest first")
     sort: Annotated[
         HeadStatistic | None,

@@ -97,7 +97,7 @@ def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
 
 
 class ModelNameSpec(Spec):
-    """The model, None if the command works without one, which chooses between its two Specs."""
+    """The model, or None if the command runs without one; this chooses between the command's two Specs."""
 
     group = "Model"
 

@@ -185,7 +185,7 @@ class Opening(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class LooksAtPictures(Element):
-    """The looks at each picture, usually in `lines` each, or the first `most` of them."""
+    """Where the model looks in each picture, usually with `lines` lines each; only the first `most`."""
 
     lines: int = TILE_LINES
     most: int | None = None

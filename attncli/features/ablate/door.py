@@ -51,7 +51,7 @@ def ablate(
     swap, the output comes from the `other` prompt, one for each text: at all tokens, at the position `token`,
     or at each token separately. It reaches all later heads, or only the head `into`. The results in `back`
     are for the opposite direction. Raises UserError for heads that the model does not have and for a request
-    that it cannot meet; MemoryError.
+    that it cannot meet, and MemoryError if memory runs out.
     """
     from attncli.features.ablate.effects import ablated
 

@@ -448,7 +448,7 @@ def ablated(
     once. `approximate` ranks every head by one backward pass and measures some of them. With swap, each
     reading has an `other` reading; with `each_token` each token is swapped separately; only the later head
     `into`, as 18:6, reads the change, along the direct path. Raises UserError for heads that the model does
-    not have and for a request that it cannot meet; MemoryError.
+    not have and for a request that it cannot meet, and MemoryError if memory runs out.
     """
     if approximate and method != "zero":
         raise UserError(f"approximate: needs method zero, since a gate goes from 1 to 0 (got {method})")

@@ -127,9 +127,9 @@ class AblateSpec(EncodedTextSpec):
         "(path patching)",
     )
     jointly: Annotated[bool, Everyday()] = Field(False, description="also remove all of these heads at once")
-    approximate: Annotated[bool, Everyday("rank every head by one backward pass")] = Field(
+    approximate: Annotated[bool, Everyday("rank all heads with one backward pass")] = Field(
         False,
-        description="rank every head by one backward pass, |d loss / d gate|; to compare, only 16 of them "
+        description="rank all heads with one backward pass, |d loss / d gate|; to compare, only 16 of them "
         "are removed, or `heads`",
     )
     answer: Annotated[

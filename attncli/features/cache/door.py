@@ -46,7 +46,7 @@ def cache(
     The heads are limited one at a time, then growing shares of them together, the least needed first. A
     `needle` is the part of the text that the end of the text asks for; with one, heads are ordered by the
     loss on it. A `budget`, a share of the cache, selects the heads that keep all keys. Raises UserError for a
-    model without a cache or a budget that is too small; MemoryError.
+    model without a cache or a budget that is too small, and MemoryError if memory runs out.
     """
     from attncli.features.cache.limited_heads import limited_heads
 
@@ -71,7 +71,8 @@ def cache_policies(
 
     The prompt is read once. The last tenth of the text, at most 200 tokens, is judged; `every` judges that
     many tokens at a time, all along the text. `bits` also rounds keys and values. Raises UserError for an
-    unknown policy, a text that is too short, or a model that cannot continue from cached keys; MemoryError.
+    unknown policy, a text that is too short, or a model that cannot continue from cached keys, and
+    MemoryError if memory runs out.
     """
     from attncli.features.cache.prompt_cache import policy_costs, windows
 

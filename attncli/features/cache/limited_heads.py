@@ -373,7 +373,7 @@ def limited_heads(
     so a head of the last layer costs one layer. With a `budget`, a share of the cache, the result also has
     the heads that may keep all keys (`Limiting.most_needed`) without the cache exceeding the budget; the
     default `sink` and `window` then take at most a third of it. Raises UserError for a model without a cache,
-    or a budget that is exceeded even with all heads limited; MemoryError.
+    or a budget that is exceeded even with all heads limited, and MemoryError if memory runs out.
     """
     limit = _usual_limit(reading, sink, window, budget)
     with idle_core_threads() as adapt:

@@ -419,7 +419,7 @@ def policy_costs(
     allows, and the last tokens are read with these keys and all of their own. Keys keep their rotation.
     `bits` also rounds all keys and values (see `rounded_cache`). Several `readings`, windows of a text that
     judge `every` tokens each, are averaged. Raises UserError for a text that is too short to split, or a
-    model that cannot continue from cached keys; MemoryError.
+    model that cannot continue from cached keys, and MemoryError if memory runs out.
     """
     window_costs = []
     num_caches = len(policies) * len(budgets) + (bits is not None)

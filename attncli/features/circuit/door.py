@@ -36,7 +36,7 @@ def head_edges(
 
     For several texts, the shares are means with 95 % intervals. The heads are `heads`, as 18:6, the heads
     with a `pattern` on most of the texts, or all. Raises UserError for a model whose scores are not sums of
-    parts, for heads that do not exist and for a pattern that no head has; MemoryError.
+    parts, for heads that do not exist and for a pattern that no head has, and MemoryError if memory runs out.
     """
     from attncli.features.circuit.edges import head_edges as edges_of_heads
 
@@ -59,7 +59,7 @@ def compositions(
     """Composition scores of pairs of heads, and copying scores, from the weights of a model.
 
     The pairs are all pairs, or those with `head`, as 18:6. Raises UserError for a model whose heads do not
-    write to a residual stream that later heads read; MemoryError.
+    write to a residual stream that later heads read, and MemoryError if memory runs out.
     """
     from attncli.features.circuit.edges import compositions as compositions_of_heads
 

@@ -108,7 +108,7 @@ def head_edges(
 
     With a `pattern`, the heads are those that a survey gives this pattern on most of the texts. Raises
     UserError for a model whose scores are not sums of parts, for a head that does not exist and for a pattern
-    that no head has; MemoryError.
+    that no head has, and MemoryError if memory runs out.
     """
     if pattern is not None:
         heads = heads_with_pattern(pretrained, readings, pattern)
@@ -409,8 +409,8 @@ def compositions(
 ) -> Compositions:
     """The composition scores of all pairs of heads, or of the pairs with `head`, as 18:6, and copying scores.
 
-    Raises UserError for a model whose heads do not write to a residual stream that later heads read;
-    MemoryError.
+    Raises UserError for a model whose heads do not write to a residual stream that later heads read, and
+    MemoryError if memory runs out.
     """
     # A head reads linearly once the scales of norms are frozen; there is no rotation at the first position.
     # The token, and so the scales, make no difference: each score is a ratio.

@@ -11,7 +11,7 @@ from attncli.records.arguments import checked
 def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
     """Compare a model's heads and predictions on text B with those on text A.
 
-    Raises UserError for texts that the model cannot read; MemoryError.
+    Raises UserError for texts that the model cannot read, and MemoryError if memory runs out.
     """
     from attncli.features.diff.two_texts import text_differences as compare_texts
 

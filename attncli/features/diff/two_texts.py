@@ -38,7 +38,7 @@ class RunOnText(NamedTuple):
 def text_differences(
     pretrained: Pretrained, a: Reading, b: Reading, *, num_predictions: int = 10
 ) -> TextDifferences:
-    """Compare B with A. Raises UserError for texts that the model cannot read; MemoryError."""
+    """Compare B with A. Raises UserError for unreadable texts, and MemoryError if memory runs out."""
     _check_memory(pretrained, a, b)
     run_a, run_b = _run(pretrained, a), _run(pretrained, b)
     sides: dict[str, tuple[TextSide, TextSide]] = {}

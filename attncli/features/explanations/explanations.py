@@ -381,7 +381,7 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     """Scores of each source of an answer in several ways (default: all), with the loss without it.
 
     The sources are sorted by loss, the ways as in the table of ways. Raises UserError if no way applies to
-    the model; MemoryError.
+    the model, and MemoryError if memory runs out.
     """
     names = chosen_ways(ways)
     result = scored(answer, names)

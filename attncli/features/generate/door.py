@@ -49,8 +49,8 @@ def generate(
     The model takes the likeliest token, or samples at a `temperature` among the likeliest tokens that have
     `top_p` of the probability. The heads are all heads, those of one `layer`, or one `head`, as 17:3; `maps`
     also returns whole rows of weights, the mean over the heads or those of each head. `on_text` receives the
-    text as the model writes it; Ctrl-C then ends the writing. Raises UserError for a model that cannot write;
-    MemoryError.
+    text as the model writes it; Ctrl-C then ends the writing. Raises UserError for a model that cannot write,
+    and MemoryError if memory runs out.
     """
     from attncli.features.generate.writing import written
 

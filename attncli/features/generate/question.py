@@ -179,9 +179,10 @@ class GenerateSpec(PromptSpec):
             description="an existing answer, as a text or a file, that the model reads instead of writing",
         )
     )
-    max_new_tokens: Annotated[Size | None, Everyday("the most tokens to write (24)")] = Field(
+    max_new_tokens: Annotated[Size | None, Everyday("the maximum number of tokens to write (24)")] = Field(
         default_factory=lambda data: None if _is_transcribed(data) else 24,
-        description="the most tokens to write (default: 24; for a sound, the limit in the model's "
+        description="the maximum number of tokens to write (default: 24; for a sound, the limit in the "
+        "model's "
         "generation_config.json)",
     )
     sampling_temperature: Annotated[
@@ -376,7 +377,7 @@ def _notes(
         )
         notes.append(f"Interrupted: the model was to write {most}.")
     if spec.model is None:
-        notes.append("This model ships with attn and only copies. --model FOLDER takes another.")
+        notes.append("This model ships with attn and only copies. Use --model FOLDER for another.")
     if not result.heads and spec.given("sort", "top", "ascending"):
         notes.append("--sort, --ascending and --top apply only to heads of attention.")
     if prompt.context is not None:

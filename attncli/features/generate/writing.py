@@ -449,7 +449,7 @@ def written(
 
     `on_text` receives the text as the model writes it, in whole characters; with it, Ctrl-C ends the writing
     and keeps the text so far. Raises UserError for a request that the model cannot meet, and for a layer or
-    head that it does not have; MemoryError.
+    head that it does not have, and MemoryError if memory runs out.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None

@@ -56,7 +56,7 @@ def survey(
     The first `skip_sink` keys are left out and the other weights renormalised; `weighted` multiplies each
     weight by ||v W_O||. With `keys`, given by text or position, from_to_weight is the weight on them from the
     `queries`. `ablate` names heads, such as 5:11, whose output is zero during the run. Raises UserError if
-    this text or model does not allow a measurement, and MemoryError.
+    this text or model does not allow a measurement, and MemoryError if memory runs out.
     """
     _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
@@ -103,7 +103,7 @@ def survey_texts(
 
     Each text is read once; texts of equal length run together. A text that the model cannot read is left out,
     with a note. `truncate` cuts long texts, `words` merges tokens into words; for the other arguments see
-    `survey`. Raises UserError if no text can be read, and MemoryError.
+    `survey`. Raises UserError if no text can be read, and MemoryError if memory runs out.
     """
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(

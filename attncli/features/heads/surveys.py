@@ -83,7 +83,7 @@ def with_pattern(
 
 
 def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, NamedTensor]]:
-    """Return the survey with sorted heads and its sinks, or the grid of one statistic."""
+    """Return the survey with its heads sorted and its sinks added, or the grid of one statistic."""
     heads = survey.heads
     first_key = heads.column("sink_mass") if heads else np.empty(0)
     survey = replace(survey, model=sink_heads_rate(torch.from_numpy(first_key)))

@@ -103,7 +103,7 @@ class PairTable:
         if folds is not None and folds > self.num_groups:
             kind = "groups" if self.num_groups < len(self.lines) else "texts"
             if self.num_groups < 2:
-                raise UserError(f"folds: needs two {kind} or more (got {self.num_groups})")
+                raise UserError(f"folds: needs at least two {kind} (got {self.num_groups})")
             raise UserError(f"folds: must be at most {self.num_groups}, the number of {kind} (got {folds})")
         if self.num_groups < 2:
             return []

@@ -101,7 +101,7 @@ def known_pairs(
     which is sampled with `seed`; `folds` holds out each of that many parts in turn. Depending on `method`,
     the mean of the best heads' scores, or an L1 logistic regression over all heads (Rao et al. 2021), is
     chosen and tested in the same way. Raises UserError if no text has a pair that counts, or if there are
-    fewer groups than folds; MemoryError.
+    fewer groups than folds, and MemoryError if memory runs out.
     """
     totals, features = PairTotals(), PairFeatures() if method == "logistic" else None
     run = PairRun(reader, many, ablate=ablate)

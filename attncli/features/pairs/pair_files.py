@@ -64,7 +64,7 @@ class PairedText:
 
 
 def words_between_blanks(text: str) -> list[int]:
-    """The word number of each character, from 0; a blank belongs to the word after it."""
+    """The index of the word of each character, from 0; whitespace belongs to the word after it."""
     numbers, number, after_blank = list[int](), -1, True
     for character in text:
         is_blank = character.isspace()

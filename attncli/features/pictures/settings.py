@@ -25,7 +25,7 @@ class ImageSpec(FileSpec):
     off_keys = frozenset({"image"})
 
     image: Annotated[
-        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
+        PictureName | None, Heading("Input"), Everyday("an image, for a model that takes images")
     ] = Field(None, description=PICTURE_HELP)
 
     def extras(self) -> Iterator[Extra]:

@@ -432,7 +432,7 @@ def placed_tokens(
     is_one = len(grids) == 1
     for number, (tile_tokens, grid) in enumerate(grids, start=1):
         if grid is None:
-            problem = f"the {len(tile_tokens)} tokens of {processing.name} form no rows and columns"
+            problem = f"the {len(tile_tokens)} tokens of {processing.name} do not form rows and columns"
             sides = " × ".join(map(str, opened.image.size))
             raise UserError(f"image: {problem}: use a smaller or less elongated picture (got {sides})")
         for token, row, column in zip(

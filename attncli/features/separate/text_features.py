@@ -317,7 +317,7 @@ def feature_table(
     """Measure the statistics of every head on each text: a survey's, and those of marked parts or of an
     answer.
 
-    Raises UserError for texts that cannot be read or do not fit; MemoryError.
+    Raises UserError for texts that cannot be read or do not fit, and MemoryError if memory runs out.
     """
     run = FeatureRun(pretrained, with_loss=with_loss and pretrained.predicts == "next")
     texts: list[LabelledText] = []

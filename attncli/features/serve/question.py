@@ -94,7 +94,9 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         raise UserError(f"--port: must be at most {MOST_PORT} (got {port})")
     given = given_settings("heads", config, {**flags, "sentence": sentence or text})
     for key in given.keys() - {*MODEL_KEYS, *TEXT_KEYS}:
-        raise UserError(given[key].line(key, "cannot be used with attn serve: its page asks the questions"))
+        raise UserError(
+            given[key].line(key, "cannot be used with attn serve: questions are asked on its page")
+        )
     spec = checked_spec(HeadsSpec, given)
     from attncli.features.serve.guard import Secrets
     from attncli.features.serve.page import served_page
@@ -129,7 +131,7 @@ def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> 
     error.
     """
     print(secrets.link(port), flush=True)
-    shipped = ", which ships with attn (--model takes another)" if is_shipped else ""
+    shipped = ", which ships with attn (use --model for another)" if is_shipped else ""
     about = (
         f"It opens {plain_text(name)}{shipped}. The link is a key: whoever opens it here may ask the model. "
         "Paste it into the address bar. Ctrl-C ends the server."

@@ -99,9 +99,9 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
 
 
 class TimedConnection(H11Protocol):
-    """A connection that closes unless a request arrives within some seconds.
+    """A connection that closes unless a request arrives within a few seconds.
 
-    uvicorn itself closes a connection that sends no further request.
+    uvicorn itself only closes connections that stay idle after a request.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it

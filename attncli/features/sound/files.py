@@ -318,7 +318,7 @@ def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[by
 
 
 def _grey_png(grey: np.ndarray) -> bytes:
-    """Encode numbers from 0 to 255 as an eight-bit PNG, without Pillow, which is another extra."""
+    """Encode numbers from 0 to 255 as an eight-bit PNG, without Pillow, which belongs to another extra."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc32(kind + content))

@@ -471,7 +471,7 @@ def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
 def _transcript(
     pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None
 ) -> tuple[list[int], Tensor | None]:
-    """The words that the model writes of a sound, without special tokens, and the encoder's output."""
+    """The model's transcript of a sound, without special tokens, and the encoder's output."""
     special = pretrained.special_ids
     vocabulary = len(pretrained.tokenizer)
     written = generated(pretrained, inputs, language)

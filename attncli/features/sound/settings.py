@@ -21,9 +21,9 @@ class SoundSpec(FileSpec):
 
     off_keys = frozenset({"sound"})
 
-    sound: Annotated[SoundName | None, Heading("Input"), Everyday("a sound, for a model that hears")] = Field(
-        None, description=SOUND_HELP
-    )
+    sound: Annotated[
+        SoundName | None, Heading("Input"), Everyday("an audio file, for a model that takes audio")
+    ] = Field(None, description=SOUND_HELP)
 
     def extras(self) -> Iterator[Extra]:
         yield from super().extras()

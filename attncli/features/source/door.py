@@ -42,7 +42,7 @@ def answer_sources(
     (sentences, or `split`; without a `question`, a question at its end is not a source), or a prompt with its
     sources. `heads`, for example from `retrieving_heads`, have a separate weight beside that of all heads;
     `method` is weights, removal or sampled. `on_text` receives the text as the model writes it, then a blank
-    line. Raises UserError for a request that the model cannot meet; MemoryError.
+    line. Raises UserError for a request that the model cannot meet, and MemoryError if memory runs out.
     """
     with in_use(model) as pretrained:
         num_new = max_new_tokens if answer is None else 0
@@ -91,7 +91,8 @@ class SourcedAnswer:
     ) -> "SourcedAnswer":
         """The answer that is given or, without one, what the model writes.
 
-        Raises UserError if the model writes nothing, and for `heads` that it does not have; MemoryError.
+        Raises UserError if the model writes nothing, and for `heads` that it does not have, and MemoryError
+        if memory runs out.
         """
         from attncli.features.source.sources import AnswerWork, answer_to, check_heads
 
@@ -147,7 +148,8 @@ def retrieving_heads(
 ) -> RetrievingHeads:
     """The heads that look at the right sentence of 24 synthetic contexts, sampled with the seed.
 
-    Raises UserError for a model that cannot read the contexts and for one without such heads; MemoryError.
+    Raises UserError for a model that cannot read the contexts and for one without such heads, and MemoryError
+    if memory runs out.
     """
     from attncli.features.source.retrieving_heads import retrieving_heads as heads_that_retrieve
 

@@ -118,7 +118,7 @@ def _notes(
 ) -> list[str]:
     notes = [*_order_notes(result), *result.notes]
     if spec.model is None:
-        notes.append("This model ships with attn and only copies. --model FOLDER takes another.")
+        notes.append("This model ships with attn and only copies. Use --model FOLDER for another.")
     if is_cached and heads:
         notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
     elif is_cached:

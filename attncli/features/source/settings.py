@@ -43,7 +43,7 @@ def _default_split(data: dict[str, Any]) -> Literal["document", "line", "sentenc
 
 NamedHeads = Annotated[
     Annotated[str, BeforeValidator(_joined_heads)] | None,
-    Everyday("the retrieving heads, as 18:6,14:3"),
+    Everyday("the retrieving heads, such as 18:6,14:3"),
     Field(
         description="the retrieving heads, as LAYER:HEAD,... (default: the heads that `find_heads` chose for "
         "this model)"
@@ -69,7 +69,7 @@ SPLIT_HELP = (
     "and fewer than three sentences; whole documents); <source NAME>...</source> in a text marks its sources"
 )
 SplitHelp = Everyday("the unit that is a source in a text")
-NewTokens = Annotated[Size, Everyday(), Field(description="the most tokens to write")]
+NewTokens = Annotated[Size, Everyday(), Field(description="the maximum number of tokens to write")]
 
 
 class SourcesSpec(ModelSpec):

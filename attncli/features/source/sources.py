@@ -50,7 +50,10 @@ def answer_to(
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
 ) -> Target:
-    """The given answer or, without one, what the model writes. Raises UserError for neither; MemoryError."""
+    """The given answer or, without one, the answer that the model writes.
+
+    Raises UserError for neither, and MemoryError if memory runs out.
+    """
     if answer is not None:
         return given_answer(pretrained, answer, reading.prompt.ids)
     return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
@@ -64,7 +67,10 @@ def written_answer(
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
 ) -> Target:
-    """The answer that the model writes after its prompt. Raises UserError if there is none; MemoryError."""
+    """The answer that the model writes after its prompt.
+
+    Raises UserError if there is none, and MemoryError if memory runs out.
+    """
     if work is not None:
         work.read()
     begin = None if work is None else work.write
@@ -319,7 +325,7 @@ def answer_sources(
     The chosen `heads`, as 18:6, have a separate weight. `method` is weights, which removes the five sources
     with the highest `likeliest`; removal, which removes each source; or sampled, which fits `num_runs` random
     sets of sources. Raises UserError for heads that the model does not have, and for a request that it cannot
-    meet; MemoryError.
+    meet, and MemoryError if memory runs out.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     if work is not None:

@@ -472,7 +472,7 @@ def _digest(part: Any) -> str:
 
 
 def _token_names(inputs: Any) -> list[str] | None:
-    """The names of tokens from the first integers in one row among the inputs, or None.
+    """Token names from the first input that is a single row of integers, or None.
 
     Patterns of repeated tokens need them.
     """

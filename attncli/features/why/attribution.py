@@ -339,7 +339,8 @@ def attribution(
     """The attribution of the logit of the reading's answer or, without an answer, of the most likely token.
 
     `head`, as 5:11, is split by tokens; the default is the head that adds most. Raises UserError for a model
-    whose logits are not a sum of parts and for a head that the model does not have; MemoryError.
+    whose logits are not a sum of parts and for a head that the model does not have, and MemoryError if memory
+    runs out.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
@@ -393,7 +394,7 @@ def mean_attribution(
     """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.
 
     `names` are the names of the texts, by default their numbers from 1. The pattern of a head is its most
-    frequent one. Raises UserError as `attribution` does; MemoryError.
+    frequent one. Raises UserError as `attribution` does, and MemoryError if memory runs out.
     """
     results: list[LogitAttribution] = []
     with idle_core_threads() as adapt:

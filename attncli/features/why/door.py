@@ -40,7 +40,7 @@ def why(
     that of the other token is attributed. On one text, `head`, as 5:11, is split by tokens; the default is
     the head that adds most. On several texts, or one with `names`, the result has means with 95 % intervals
     and the logit of each text, by name or number. Raises UserError for a model whose logits are not a sum of
-    parts; MemoryError.
+    parts, and MemoryError if memory runs out.
     """
     from attncli.features.why.attribution import attribution, check_splits, mean_attribution
 
@@ -79,7 +79,7 @@ def score_parts(
     `query` and `key` are positions; the defaults are the last token and the key with the largest weight after
     the first. The `over` most important heads of each side are listed with the keys that they looked at.
     Raises UserError for a model whose scores are not a sum of parts, and for a head or a key that does not
-    exist; MemoryError.
+    exist, and MemoryError if memory runs out.
     """
     from attncli.features.why.scores import score_parts as parts_of_score
 

@@ -40,7 +40,7 @@ class HeadLogit(Record):
 
 
 class LayerLogit(Record):
-    """The contributions of the heads of a layer together, and of its MLP, to a logit."""
+    """The contributions to a logit of a layer's heads together, and of its MLP."""
 
     layer: int
     attention: float | None = column(unit=LOGIT, has_interval=True, is_needed=False)

@@ -53,7 +53,7 @@ def score_parts(
 
     `writers` lists the `over` most important heads of each side with the keys that they looked at. Raises
     UserError for a model whose scores are not a sum of parts, for a head that does not exist and for a key
-    that the query does not see; MemoryError.
+    that the query does not see, and MemoryError if memory runs out.
     """
     stream = Stream(pretrained, reading)
     call = head_call(stream, layer, head)

@@ -466,7 +466,7 @@ def _chosen_heads(
             if head not in spoken.weights:
                 layers, counts = zip(*spoken.weights, strict=True)
                 allowed = f"from 0:0 to {max(layers)}:{max(counts)} in {pretrained.name}"
-                raise UserError(f"by: must be heads of cross-attention, {allowed} (got {head[0]}:{head[1]})")
+                raise UserError(f"by: must be cross-attention heads, {allowed} (got {head[0]}:{head[1]})")
         return [*heads], "explicit heads"
     if heads == "model" and (published := published_heads(pretrained)):
         return published, "the heads in its generation_config.json"

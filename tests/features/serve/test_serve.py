@@ -100,7 +100,7 @@ def test_the_link_opens_a_page_that_asks_and_ctrl_c_ends_it_while_the_model_comp
         assert f"With --port {it.port} " in told and "Traceback" not in told
         first, second, *_ = told.splitlines()
         assert first == "reading tiny-induction, 469 kB: the link follows"
-        assert second.startswith("It opens tiny-induction, which ships with attn (--model takes another). ")
+        assert second.startswith("It opens tiny-induction, which ships with attn (use --model for another). ")
         assert max(map(len, told.splitlines())) <= 80
         token = it.link.partition("token=")[2]
         assert len(token) > 40 and token not in told
@@ -160,7 +160,7 @@ def test_a_port_in_use_is_a_line_before_a_model_is_read(attn: Attn) -> None:
         (["--file", "/nonexistent"], "--file: "),
         (
             ["--config", "heads.yaml"],
-            "heads.yaml:2:1: sort: cannot be used with attn serve: its page asks the questions",
+            "heads.yaml:2:1: sort: cannot be used with attn serve: questions are asked on its page",
         ),
         (["--texts", "lines.txt"], "--texts: is not a flag of attn serve"),
     ],

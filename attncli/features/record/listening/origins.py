@@ -18,7 +18,7 @@ MOST_SOURCES = 4096
 
 
 class Origins:
-    """Facts about tensors, which are dropped when a tensor is freed."""
+    """Facts about tensors; the facts of a tensor are dropped when it is freed."""
 
     def __init__(self) -> None:
         self._followed: dict[int, tuple[ref[Tensor], Followed]] = {}
