@@ -205,7 +205,7 @@ MORE = "third"
 
 def first_table(kind: type[Result]) -> StatisticGroup:
     """The first that a store keeps, else the first; with columns that a class lists."""
-    tables = [group for group in kind.groups() if not group.of_numbers and group.kind is not None]
+    tables = [group for group in kind.groups() if not group.is_numbers and group.kind is not None]
     return next((table for table in tables if table.is_kept), tables[0])
 
 
