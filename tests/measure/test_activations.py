@@ -231,7 +231,7 @@ def test_the_rows_of_cross_attention_are_of_another_text(tmp_path: Path, num_key
     own = attncli.read_cache(written, array="decoder_attentions.*.*").tensors["weights"].values
     np.testing.assert_allclose(own, torch.cat(whole.decoder_attentions).numpy(force=True), atol=1e-6)
     with pytest.raises(
-        attncli.UserError, match=r"as one of encoder_attentions.\*, decoder_attentions.\*.\*, cross"
+        attncli.UserError, match=r"to one of encoder_attentions.\*, decoder_attentions.\*.\*, cross"
     ):
         attncli.read_cache(written)
 
@@ -256,7 +256,7 @@ def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
         ({"a.0.pattern": weights.to("meta")}, None, "a.0.pattern must be a tensor or an array of numbers"),
         ({"a.0.pattern": weights.to_sparse()}, None, "a.0.pattern must be a tensor or an array of numbers"),
         ({"a.0.pattern": weights.to(torch.complex64)}, None, "a.0.pattern must be a tensor or an array"),
-        (two, None, r"by `array`, as one of encoder_blocks.\*.attn.hook_pattern, decoder_blocks"),
+        (two, None, r"set `array` to one of encoder_blocks.\*.attn.hook_pattern, decoder_blocks"),
         (
             {name: cache[name] for name in cache if name.endswith("scores")},
             None,
