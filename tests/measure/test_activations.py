@@ -260,9 +260,9 @@ def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
         (
             {name: cache[name] for name in cache if name.endswith("scores")},
             None,
-            "holds no weights of layers",
+            "has no weights of layers",
         ),
-        ({"blocks.0.attn.hook_q": weights}, None, "holds no weights of layers"),
+        ({"blocks.0.attn.hook_q": weights}, None, "has no weights of layers"),
         (cache, "blocks.0.attn.hook_patern", "did you mean 'blocks.0.attn.hook_pattern'"),
         (cache, 3, r"array: must be the name of one.* \(got 3\)"),
     ]
