@@ -108,10 +108,10 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
         (["self", "--format", "png", "-o", "x.csv"], "-o x.csv: .csv is for --format csv (got --format png)"),
         (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)} unless --format is given"),
-        (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by --num-heads (3), or --head-dim given"),
-        (["multihead", "--num-heads", "3"], "--num-heads: --embed-dim (64) must be divisible by --num-heads (3), or --head-dim given"),
+        (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by --num-heads (3); or set --head-dim"),
+        (["multihead", "--num-heads", "3"], "--num-heads: --embed-dim (64) must be divisible by --num-heads (3); or set --head-dim"),
         (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with --sentence: give one of them"),
-        (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with --aggregate sum: a softmax row sums to one, so it averages"),
+        (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with --aggregate sum: a softmax can only average"),
         (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
         (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin: --file already reads it"),
         (["self", "--embedding", "previous"], "--embedding: previous needs an earlier step with a table of word vectors to reuse"),
@@ -358,7 +358,7 @@ def test_a_name_that_cannot_be_looked_for_is_no_failure_to_write(
     ended = attn(["batch", str(config), "--set", f"file={name}"] if "batch" in command else [*command, name])
     expected = f"{name}: cannot be read: File name too long\n"
     if "--model" in command:  # it may be the name of a package, too
-        expected = f"--model: must be at most 255 bytes between slashes (got {name[:57]}...)\n"
+        expected = f"--model: must have at most 255 bytes between slashes (got {name[:57]}...)\n"
     assert (ended.code, ended.err) == (2, expected)
 
 
