@@ -1,4 +1,4 @@
-"""A model that is opened once and then asked, in a notebook or a program."""
+"""An open model for notebooks and programs, with a method per question."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -22,20 +22,22 @@ class NotebookModel(Pretrained):
     """
 
     def __repr__(self) -> str:
-        """Its name, how many layers it has and where it is."""
+        """Return its name, number of layers and device."""
         return f"<NotebookModel: {self.name}, {self.num_layers} layers, {self.device}>"
 
     def run(self, experiment: str, **settings: Any) -> NotebookReport:
-        """The report of the command of that name on this model: `run("self", sentence="a b", layer=3)`."""
+        """Return the report of a command on this model: `run("self", sentence="a b", layer=3)`."""
         return run(experiment, model=self, **settings)
 
     def __dir__(self) -> Iterable[str]:
-        """What is for users, so that a notebook's completion is no list of how models are read."""
+        """List only the public attributes, for completion in notebooks."""
         hidden = (name for name in super().__dir__() if name.startswith("__"))
         return [*hidden, *filter(_has_method, dir(attncli)), *FOR_USERS]
 
     def __getattr__(self, name: str) -> Any:
-        """The function of that name with this model; AttributeError, which names the command that fits."""
+        """Return the function of that name, bound to this model. Raises AttributeError, with a command that
+        fits.
+        """
         if (function := _method(name)) is not None:
             return MethodType(function, self)
         ways = [f"it {why}"] if (why := why_off(name)) else []
@@ -50,7 +52,7 @@ FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "who
 
 
 def _method(name: str) -> Callable[..., Any] | None:
-    """The function of attncli of that name, if the first argument that it needs is a model."""
+    """Return the function of attncli of that name, if its first required argument is a model."""
     function = getattr(attncli, name) if name in dir(attncli) else None
     if not isfunction(function):
         return None
@@ -69,6 +71,6 @@ def _has_method(name: str) -> bool:
 
 @wraps(loading.open_model)
 def open_model(*args: Any, **kwargs: Any) -> NotebookModel:
-    """As that of `loading`, which tells what it takes."""
+    """Like `loading.open_model`, which documents the arguments."""
     opened = loading.open_model(*args, **kwargs)
     return NotebookModel(**vars(opened))

@@ -1,4 +1,4 @@
-"""What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
+"""Experiments from Python, by name and settings; reports display themselves in a notebook."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -72,7 +72,7 @@ class NotebookReport(Report):
 
     @classmethod
     def of(cls, report: Report) -> "NotebookReport":
-        """The same report."""
+        """Return the same report as a NotebookReport."""
         return cls(**{**_fields_of(report), "tensors": Tensors(report.tensors)})
 
     @cached_property
@@ -99,16 +99,16 @@ class NotebookReport(Report):
         return of_kind[name]
 
     def to_html(self) -> str:
-        """The page that `-o page.html` writes: self-contained, it opens without a network."""
+        """Return the page that `-o page.html` writes: self-contained, it opens without a network."""
         return _written("html", self, Display())
 
     def __dir__(self) -> Iterable[str]:
-        """What is for users, so that a notebook's completion is no list of what views ask."""
+        """List only the public attributes, for completion in notebooks."""
         hidden = (name for name in super().__dir__() if name.startswith("__"))
         return [*hidden, *FOR_USERS]
 
     def __repr__(self) -> str:
-        """The first screen, as wide as the terminal, without colour."""
+        """Return the first screen, as wide as the terminal, without colour."""
         return _screen(self, get_terminal_size().columns)
 
     def _repr_html_(self) -> str:
@@ -136,7 +136,7 @@ FOR_USERS = (
 
 
 def _fields_of(report: Report) -> dict[str, Any]:
-    """What a report was made of, without what it has worked out since."""
+    """Return the fields of a report, without cached values."""
     return {field.name: getattr(report, field.name) for field in fields(Report)}
 
 
@@ -148,7 +148,7 @@ def _written(view: str, report: Report, display: Display) -> str:
 
 
 def _screen(report: Report, width: int) -> str:
-    """The first screen as text, without colour."""
+    """Return the first screen as text, without colour."""
     screen = _written("table", report, Display(width=width))
     return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
 
@@ -162,7 +162,7 @@ def _cell(report: Report, page: str) -> str:
 
 
 def _frame(report: Report, page: str) -> str:
-    """Of all that a page may do it is allowed its scripts: it has no origin, cookies, storage or popups."""
+    """Return an isolated frame: scripts may run, but without origin, cookies, storage or popups."""
     return (
         f'<iframe title="attn {escape(report.experiment)}" sandbox="allow-scripts" style="{STYLE}" '
         f'srcdoc="{escape(page)}"></iframe>'
@@ -204,7 +204,7 @@ def run(
 
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
-    """The settings as a Spec. Raises UserError with every mistake, each at its keyword."""
+    """Return the settings as a Spec. Raises UserError with every error, each at its keyword."""
     try:
         experiment = one_of(SPECS)(experiment)
     except ValueError as error:
@@ -227,7 +227,9 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
 
 
 def _setting(field: "FieldInfo | None", value: Any) -> Any:
-    """As a config file has it: the name of a path; where a list is meant, its one item or parts."""
+    """Return a value as in a config file: a path's name; for a list setting, the items of a single value or
+    text.
+    """
     if isinstance(value, PathLike):
         value = fspath(value)
     if field is None or get_origin(field.annotation) is not list:

@@ -1,4 +1,4 @@
-"""The lessons that come with the package: Markdown pages, read as prose and commands."""
+"""The lessons of the package: Markdown pages, read as prose and commands."""
 
 import os
 import re
@@ -41,11 +41,11 @@ COMMAND = re.compile(r"^\$ (attn .*)", re.MULTILINE)
 INDENT = " " * 4
 
 Attn = Callable[[Sequence[str]], int]
-"""Runs a command line and gives its exit code."""
+"""Runs a command line and returns its exit code."""
 
 
 class Prose(NamedTuple):
-    """A paragraph as one line; where it is `literal`, its lines are kept."""
+    """A paragraph as one line; a `literal` one keeps its lines."""
 
     text: str
     literal: bool = False
@@ -58,7 +58,7 @@ class CommandLine(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A page: the number and the name of its file, its title, and what follows."""
+    """A page: the number and name of its file, its title, and its parts."""
 
     number: int
     name: str
@@ -67,14 +67,14 @@ class Lesson(NamedTuple):
 
 
 def lessons() -> list[Lesson]:
-    """All lessons in order; each builds on the earlier ones."""
+    """Return all lessons in order; each builds on the earlier ones."""
     return [read_lesson(*page) for page in pages()]
 
 
 def pages() -> list[tuple[int, str, str]]:
-    """The number, the name and the text of each lesson whose commands are there, in order.
+    """Return number, name and text of each lesson whose commands are available, in order.
 
-    Lessons of other packages, and those whose number another lesson has, are numbered behind the rest.
+    Lessons of plugins, and those with a number already taken, are numbered after the others.
     """
     numbered: dict[int, tuple[str, str]] = {}
     others: list[tuple[str, str]] = []
@@ -91,7 +91,7 @@ def pages() -> list[tuple[int, str, str]]:
 
 
 def lesson(which: str) -> Lesson:
-    """The lesson of that number or name. Raises UserError for any other."""
+    """Return the lesson of that number or name. Raises UserError for any other."""
     every = lessons()
     for each in every:
         if which in (str(each.number), each.name):
@@ -109,9 +109,9 @@ def lesson(which: str) -> Lesson:
 
 
 def copy_files(folder: Path) -> list[str]:
-    """Copy what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
+    """Copy the lessons' files (settings, vectors, saved reports) to a folder; return their names.
 
-    Raises UserError where one exists already: it may have been changed.
+    Raises UserError if one exists already, because it may have been changed.
     """
     given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:
@@ -127,7 +127,7 @@ def copy_files(folder: Path) -> list[str]:
 
 
 def read_lesson(number: int, name: str, page: str) -> Lesson:
-    """A lesson from its page of Markdown, whose first block is the title."""
+    """Parse a lesson from its Markdown page, whose first block is the title."""
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
 
@@ -136,7 +136,7 @@ def read_lesson(number: int, name: str, page: str) -> Lesson:
 
 
 def parts_of(block: "SyntaxTreeNode") -> Iterator[Prose | CommandLine]:
-    """The parts of a block of Markdown; of a `console` block only the commands, which are run again."""
+    """Yield the parts of a Markdown block; of a `console` block only the commands, which are run again."""
     match block.type:
         case "fence" if block.info == "console":
             lines = block.content.splitlines()
@@ -157,7 +157,7 @@ def parts_of(block: "SyntaxTreeNode") -> Iterator[Prose | CommandLine]:
 
 
 def _line(node: "SyntaxTreeNode") -> str:
-    """Text on one line; of a link its words, and the lesson or the address that it leads to."""
+    """Return text on one line; for a link, its words and the lesson or address."""
     match node.type:
         case "softbreak" | "hardbreak":
             return " "
@@ -190,24 +190,24 @@ COPY = option(
 
 
 class Captured(StringIO):
-    """Captures standard output and looks like it, so that a terminal keeps its width and its colours."""
+    """Captures standard output but keeps its terminal's width and colours."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stream = sys.stdout
 
     def isatty(self) -> bool:
-        """As of standard output."""
+        """Return the answer of standard output."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """As of standard output."""
+        """Return the descriptor of standard output."""
         return self._stream.fileno()
 
 
 @contextmanager
 def same_python() -> Iterator[None]:
-    """Programs of a lesson run in the Python that runs attn: it has torch."""
+    """Run programs of a lesson in the Python that runs attn, which has torch."""
     path = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
     try:
@@ -218,7 +218,7 @@ def same_python() -> Iterator[None]:
 
 @contextmanager
 def no_input() -> Iterator[None]:
-    """Commands of a lesson read no input and wait for no key: input is for the lesson itself."""
+    """Give commands of a lesson no input, which is for the lesson itself."""
     stdin, sys.stdin = sys.stdin, StringIO()
     try:
         yield
@@ -227,7 +227,7 @@ def no_input() -> Iterator[None]:
 
 
 def output_of(line: str, attn: Attn) -> tuple[int, str]:
-    """The exit code and the output of a command; KeyboardInterrupt where it was interrupted."""
+    """Return exit code and output of a command. Raises KeyboardInterrupt if it was interrupted."""
     with no_input(), redirect_stdout(Captured()) as out:
         code = attn(shlex.split(line))
     if code == INTERRUPTED:
@@ -236,7 +236,7 @@ def output_of(line: str, attn: Attn) -> tuple[int, str]:
 
 
 def pages_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> Iterator[str]:
-    """What stands before each command and what it prints, in turn; it runs when its output is asked for."""
+    """Yield the text before each command and its output, alternately; commands run on demand."""
     text = StringIO()
     screen = Screen(text, display)
     screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
@@ -260,7 +260,7 @@ def pages_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> It
 
 
 def run_lesson(page: Lesson, attn: Attn) -> int:
-    """The whole lesson, in an empty folder, which is deleted; 1 where one of its commands failed."""
+    """Run a lesson in a temporary folder; return 1 if one of its commands failed."""
     is_walked, is_terminal = can_walk(), sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
@@ -275,7 +275,7 @@ def run_lesson(page: Lesson, attn: Attn) -> int:
 
 
 def run(which: str | None, copy: str | None, attn: Attn) -> int:
-    """A lesson, the list of all, or their files."""
+    """Show a lesson or the list of all, or copy their files."""
     if copy is not None:
         if which is not None:
             raise UserError("--copy: is for the files of all lessons: give no lesson")

@@ -24,7 +24,7 @@ from attncli.toys.sampling import sample_linear
 
 @dataclass(frozen=True)
 class MistakeInputs:
-    """What a wrong and a right computation both begin with; only merged_heads has several heads."""
+    """Common inputs of the wrong and the right computation; only merged_heads has several heads."""
 
     tokens: tuple[str, ...]
     vectors: Float[Tensor, "token dim"]
@@ -40,7 +40,7 @@ class MistakeInputs:
 
 
 class BothWays(NamedTuple):
-    """A tensor that was computed wrongly and rightly, and its axes; `masks` tell what weights hide."""
+    """A tensor computed both wrongly and rightly, and its axes; `masks` are the hidden keys."""
 
     wrong: Tensor
     right: Tensor

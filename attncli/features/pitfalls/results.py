@@ -27,7 +27,7 @@ class Mistakes(Result):
 
 
 class MistakeMetrics(Record):
-    """What exposes mistakes, each of those that have it."""
+    """Metrics that expose mistakes; each mistake has some of them."""
 
     weight_on_future: float | None = column(is_needed=False)
     first_row_on_itself: float | None = column(is_needed=False)
@@ -43,7 +43,7 @@ class MistakeMetrics(Record):
 
 
 class GrownScores(Record):
-    """How scores that are not scaled (wrong) and that are (right) grow with the size of a head."""
+    """Growth of unscaled (wrong) and scaled (right) scores with the size of a head."""
 
     head_dim: int
     wrong_score_variance: float | None
@@ -53,7 +53,7 @@ class GrownScores(Record):
 
 
 class LabelledRow(Record):
-    """What a row of weights says with wrong and with right labels: `cat → street`."""
+    """A row of weights with wrong and with right labels: `cat → street`."""
 
     row: str
     wrong: str
@@ -62,7 +62,7 @@ class LabelledRow(Record):
 
 
 def masks_of_mistake(name: str) -> tuple[Mask, Mask]:
-    """Which keys have no weight, wrong and right: a second softmax gives the hidden ones some, too."""
+    """Return the hidden keys, wrong and right; a second softmax gives hidden keys some weight."""
     causal = Mask(causal=True)
     return {"softmax-twice": (Mask(), causal), "late-mask": (causal, causal)}.get(name, (Mask(), Mask()))
 
