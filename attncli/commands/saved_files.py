@@ -25,7 +25,7 @@ ARRAY_FLAGS = (
         "Tokens of an array: one per line, or a JSON list.",
         "FILE",
         group="Input",
-        everyday="tokens of an array, one per line",
+        everyday="a file with the array's tokens, one per line",
         reads_file=True,
     ),
     option(
@@ -41,7 +41,7 @@ ARRAY_FLAGS = (
         "Which array to read from a file with several.",
         "NAME",
         group="Input",
-        everyday="which array, if a file has several",
+        everyday="the array to open, if the file has several",
     ),
 )
 

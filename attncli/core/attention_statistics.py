@@ -214,7 +214,7 @@ class AttentionStatistics:
         return [*super().__dir__(), *self.rows]
 
     def __repr__(self) -> str:
-        """The mean and the range of each row statistic; the tensors are in the fields."""
+        """The mean, minimum and maximum of each row statistic, then the names of the other fields."""
         shape = " x ".join(map(str, self.logsumexp.shape))
         rows = {**self.rows, "previous_token": self.previous_token, "visible": self.visible}
         width = max(map(len, rows))

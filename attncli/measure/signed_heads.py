@@ -62,7 +62,7 @@ class SignedHeads:
         return _head_table(self.pretrained, layers, text)
 
     def numbers(self) -> Iterator[tuple[MixerPlace, Float[Tensor, "text head statistic"]]]:
-        """Yield the statistics of each layer that can be averaged over texts."""
+        """For each layer, yield the statistics that can be averaged over texts."""
         for layer, _, statistics in self.layers:
             numbers = torch.stack([getattr(statistics, name) for name in SIGNED_OVER_TEXTS], dim=-1)
             yield (

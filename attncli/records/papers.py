@@ -51,7 +51,7 @@ class Paper(NamedTuple):
     fields: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Authors, year, title and arXiv number, DOI or URL, in one line."""
+        """Authors, year, title and arXiv number, DOI or URL, on one line."""
         fields = {name: re.sub(r"[{}$\\]", "", value) for name, value in self.fields.items()}
         words = [" ".join(filter(None, (self._authors(), fields.get("year")))), fields.get("title", self.id)]
         if "version" in fields:

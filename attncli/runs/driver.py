@@ -232,10 +232,10 @@ def _end_with_parent() -> None:
 def run_in_workers(
     chunks: Iterable[Chunk], work: ChunkRunner, *, workers: int
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
-    """Yield each chunk with its result, in the order of completion. `work` must be a module-level function.
+    """Yield each chunk with its result, in order of completion. `work` must be a module-level function.
 
     Each worker has one torch thread, unless OMP_NUM_THREADS is set, and at most two chunks. Closing the
-    iterator, or any exception, ends the workers at once. Raises RunError if no worker can be started.
+    iterator, or any exception, stops the workers immediately. Raises RunError if no worker can be started.
     """
     pool = Workers(Queue(chunks), work)
     try:

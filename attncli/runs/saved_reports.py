@@ -381,7 +381,7 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
 
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport:
-    """A report in JSON: the axes of tensors among the statistics are in `statistic_axes`.
+    """A report as saved in JSON; `statistic_axes` has the axes of statistics that are tensors.
 
     Fields without a default are required.
     """

@@ -1,7 +1,7 @@
 """Config files: parsing with the line and column of every value, their JSON Schema, and writing settings.
 
-Values are typed by their key, so `sentence: yes`, `seed: 012` and `eps: 1e-5` keep their meaning, while YAML
-1.1 would read a Boolean, an octal number and a text.
+Values are typed by their key, so `sentence: yes`, `seed: 012` and `eps: 1e-5` keep their meaning, whereas
+YAML 1.1 would read a Boolean, an octal number and a string.
 """
 
 import json

@@ -235,7 +235,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
 
     head: Annotated[
         HeadsSetting | None,
-        Everyday("the head of --examples; the heads to draw on pictures"),
+        Everyday("the head for --examples, or the heads to draw on pictures"),
     ] = Field(
         None,
         description="with `num_examples`: the head, LAYER:HEAD; with many pictures: the heads to draw over "

@@ -113,7 +113,7 @@ class RandomTokensSpec(Spec):
     group = "Input"
     needs: ClassVar[Mapping[str, str]] = {"batch_size": "num_tokens"}
 
-    num_tokens: Annotated[Size | None, Everyday("random vectors instead of a text")] = Field(
+    num_tokens: Annotated[Size | None, Everyday("use this many random vectors instead of text")] = Field(
         None, description="use this many random vectors instead of a sentence"
     )
     batch_size: Size | None = Field(

@@ -104,7 +104,7 @@ MOST_BYTES = 4
 
 
 def _decoded(raw: bytes) -> str:
-    """The text of UTF-8, with `<0xC2>` for each byte outside a whole character."""
+    """Decode UTF-8, with `<0xC2>` for each byte that is not part of a complete character."""
     text = ""
     while raw:
         try:

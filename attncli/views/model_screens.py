@@ -184,7 +184,7 @@ def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elast
     }
     marks = {
         "-": "- the other way" if sort == "restored" else "- better without the head",
-        LITTLE: f"{LITTLE} next to nothing",
+        LITTLE: f"{LITTLE} almost nothing",
     }
     said = [text for mark, text in marks.items() if mark in cells.values()]
     size = f"{fixed(largest, 2)} {nats(name.partition(' ')[0])}".rstrip()

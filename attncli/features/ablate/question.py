@@ -126,7 +126,9 @@ class AblateSpec(EncodedTextSpec):
         description="with `method` swap: only along the direct path to this later head, as LAYER:HEAD "
         "(path patching)",
     )
-    jointly: Annotated[bool, Everyday()] = Field(False, description="also remove all of these heads at once")
+    jointly: Annotated[bool, Everyday()] = Field(
+        False, description="also measure removing all of these heads at once"
+    )
     approximate: Annotated[bool, Everyday("rank all heads with one backward pass")] = Field(
         False,
         description="rank all heads with one backward pass, |d loss / d gate|; to compare, only 16 of them "
@@ -139,7 +141,7 @@ class AblateSpec(EncodedTextSpec):
     against: Annotated[str | None, Everyday("with --answer: the token to compare it with")] = Field(
         None, description="with `answer`: the token whose logit is compared with the answer's"
     )
-    sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
+    sort: Annotated[Effect | None, Everyday("the effect to sort by, largest first")] = Field(
         None, description="show the heads with the largest effect first (default: the first effect measured)"
     )
     top: Size | None = Field(None, description="show only the first N heads")
@@ -206,7 +208,7 @@ class AblateSpec(EncodedTextSpec):
 
 
 METHODS = {
-    "zero": "The output of a removed head is zero, as if its columns of W_O were.",
+    "zero": "A removed head outputs zero, as if its columns of W_O were zero.",
     "mean": "The output of a removed head is its mean over all tokens.",
     "swap": "The output of each head is replaced by its output on the other prompt; back: the reverse.",
     "sink": "The output of a removed head is the value of the first token, as if it looked only there.",

@@ -338,7 +338,7 @@ def _head_note(spec: MultiheadSpec) -> str:
 
 
 def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
-    """Report weights (head, query, key), the output of each head, and the heads merged and unified."""
+    """Report the weights (head, query, key), the output of each head, and the merged and unified outputs."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
     merged = merge_heads(attention.output)
     tensors = attention.tensors | {"head_outputs": named(attention.output, "head", "query", "dim")}

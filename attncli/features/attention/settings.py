@@ -532,7 +532,7 @@ class HeadSpec(LayerSpec):
 
     shows_all_heads = False
 
-    head: Annotated[HeadNumber | None, Everyday("layer and head of the model, from 0: 24:4")] = Field(
+    head: Annotated[HeadNumber | None, Everyday("layer and head, counted from 0, such as 24:4")] = Field(
         default_factory=zero_with_model,
         description="head of the model as LAYER:HEAD, from 0 (default: the first with attention)",
     )
@@ -572,7 +572,7 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
         for name in self.ablate:
             above = self.layer is not None and named_head(name).layer > self.layer
             if above and named_head(name).stack != "cross":
-                message = f"must be below the layer shown, {self.layer} (got {name})"
+                message = f"must not be above the layer shown, {self.layer} (got {name})"
                 yield contradiction("ablate", message, "layer")
 
 

@@ -1,4 +1,4 @@
-"""The result of average: its weights and their statistics."""
+"""The result of `attn average`: its weights and their statistics."""
 
 from dataclasses import dataclass
 

@@ -272,7 +272,7 @@ class Ranking:
             self.is_on = self.is_on and self.statistic is not None
 
     def heads(self, grid: MapGrid) -> list[int]:
-        """The numbers of the heads in order of the statistic; heads without one come last."""
+        """The head numbers, ordered by the statistic; heads without a value come last."""
         values = grid.statistics.get(self.statistic or "")
         if values is None:
             return list(range(grid.num_places))
@@ -288,7 +288,7 @@ class Ranking:
         self.is_on = True
 
     def toggle(self) -> None:
-        """Switch between the grid of layers and heads and the ranking."""
+        """Switch between the layer-by-head grid and the ranking."""
         self.is_on = not self.is_on and self.statistic is not None
 
     def reverse(self) -> None:

@@ -205,7 +205,7 @@ class Layout:
         return row // (self.block[0] * self.rows_per_line) * self.lines_per_row
 
     def row_at(self, line: int) -> int:
-        """The first row of numbers on a line."""
+        """The index of the first row of numbers on a screen line."""
         return line // self.lines_per_row * self.rows_per_line * self.block[0]
 
 

@@ -140,7 +140,7 @@ class HeadInterval(Record):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The place of the head."""
+        """The head's stack, layer and number."""
         return self.stack, self.layer, self.head
 
 

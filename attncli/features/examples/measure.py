@@ -142,7 +142,7 @@ def _number(value: float) -> float | None:
 def choose(
     values: dict[int, npt.NDArray[np.float32]], count: int
 ) -> tuple[dict[str, list[tuple[int, int]]], float]:
-    """Return the line and query of each example, and the median of all rows; ties go to the first line."""
+    """Return the line and query of each example, and the median over all rows; the first line wins ties."""
     measured = {line: text_values for line, text_values in values.items() if not np.isnan(text_values).all()}
     if not measured:
         return {}, float("nan")

@@ -83,7 +83,7 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
             if num_earlier := reader.count_earlier():
                 runs = counted(num_earlier, "run")
                 details += f"; {runs} of earlier plans: rerun their command to read them"
-            raise UserError(f"--store: {path} has no survey of {request}{details}")
+            raise UserError(f"--store: {path} has no survey with {request}{details}")
         several = f"--store: {path} has {len(chosen)} surveys ({listed})"
         if not differing.keys() <= HeadsSpec.model_fields.keys():
             raise UserError(

@@ -285,7 +285,7 @@ class BatchOfPairs:
         return [both]
 
     def looked_at(self, scores: Float[Tensor, "text map query key"]) -> Int[Tensor, "row map"]:
-        """The position of the largest entry in each row that has a pair; -1 if no entry is above 0."""
+        """For each row with a pair, the position of its largest entry, or -1 if no entry is above 0."""
         rows = scores[self.texts, :, self.queries]
         among = self.allowed[self.texts, self.queries][:, None]
         if self.options.corrected:  # values of any sign

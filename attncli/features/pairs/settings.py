@@ -58,7 +58,7 @@ class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
 
     pairs: Annotated[
         TextPath | None,
-        Everyday("texts with known pairs: find the heads that look along them"),
+        Everyday("texts with known pairs: find the heads that link them"),
     ] = Field(
         None,
         description="find the heads that look from one position of known pairs to the other: JSON Lines "

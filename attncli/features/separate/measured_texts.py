@@ -151,14 +151,14 @@ def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]
         and not any(map(settings.get, OTHER_INPUTS))
     }
     if not surveys or reader.has_steps():
-        raise UserError(f"{path}: has no statistics of heads per text: see attn results for its contents")
+        raise UserError(f"{path}: has no per-text head statistics: run attn results to see what it contains")
     if len(surveys) > 1:
         raise UserError(f"{path}: has {len(surveys)} surveys: use a store with one")
     ((number, settings),) = surveys.items()
     for key, usual in OTHER_WEIGHTS.items():
         if settings.get(key, usual) != usual:
             raise UserError(
-                f"{path}: was surveyed with {key} {settings[key]}: detectors need a survey without it"
+                f"{path}: this survey was made with {key} {settings[key]}: detectors need one made without it"
             )
     return number, settings
 

@@ -59,7 +59,7 @@ NumRuns = Annotated[
     ),
     PlainNumber,
 ]
-InTemplate = Annotated[bool, Everyday("in the chat template; a chat as JSON turn by turn")]
+InTemplate = Annotated[bool, Everyday("use the chat template; each turn of a JSON chat is a source")]
 CHAT_HELP = (
     "in the model's chat template: each turn and tool of a chat as JSON is a source, any other text is a "
     "user's message"
@@ -68,7 +68,7 @@ SPLIT_HELP = (
     "the unit that is a source in a text or in each `document` (default: sentences, or words with `compare` "
     "and fewer than three sentences; whole documents); <source NAME>...</source> in a text marks its sources"
 )
-SplitHelp = Everyday("the unit that is a source in a text")
+SplitHelp = Everyday("the unit to treat as one source")
 NewTokens = Annotated[Size, Everyday(), Field(description="the maximum number of tokens to write")]
 
 
@@ -106,7 +106,7 @@ class SourcedTextSpec(SourcesSpec):
         None, description="a text whose parts are the sources, as in `file`"
     )
     sentence: Text | None = Field(
-        default_factory=_default_question, description="the question, below the sources"
+        default_factory=_default_question, description="the question, placed after the sources"
     )
     split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn", "document"], SplitHelp] = Field(
         default_factory=_default_split, description=SPLIT_HELP

@@ -140,8 +140,8 @@ def _head_places(columns: StoredColumns) -> frozenset[tuple[int | None, int | No
 class CheckpointSurveys:
     """Surveys each checkpoint of a run once, into a store.
 
-    `model_spec` returns the settings for a model. `on_begin` is called with the next action, `on_error` with
-    the reason why a checkpoint is left out.
+    `model_spec` returns the settings for a model. `on_begin` is called with a description of the next step,
+    `on_error` with the reason why a checkpoint was skipped.
     """
 
     def __init__(

@@ -474,7 +474,7 @@ def _digest(part: Any) -> str:
 def _token_names(inputs: Any) -> list[str] | None:
     """Token names from the first input that is a single row of integers, or None.
 
-    Patterns of repeated tokens need them.
+    Patterns that depend on repeated tokens need them.
     """
     for tensor in _input_tensors(inputs):
         is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)

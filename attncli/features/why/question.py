@@ -231,7 +231,7 @@ def _how_to_read_many(first: "Reading") -> str:
     if isinstance(first, Predicted) and first.answer is not None:
         compared = " minus that of the other token" if first.answer.against is not None else ""
         what = f"the answer's logit{compared}"
-    return f"Contribution of each part to {what} at the last token; the last norm scales all parts alike."
+    return f"Contribution of each part to {what} at the last token; the last norm scales all parts equally."
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
@@ -259,7 +259,7 @@ def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
 
     tokens = [token_text(pretrained, token) for token in result.ids]
     what = f"the logit of {tokens[0]!r}" + (f" minus that of {tokens[1]!r}" if len(tokens) > 1 else "")
-    return f"Contribution of each part to {what} at the last token; the last norm scales all parts alike."
+    return f"Contribution of each part to {what} at the last token; the last norm scales all parts equally."
 
 
 def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:

@@ -436,7 +436,7 @@ def test_weights_of_a_layer_without_a_head_below_it(attn: Attn, model: PreTraine
         torch.tensor(report["tensors"]["weights"]["values"]), expected, atol=1e-6, rtol=0
     )
     ended = attn([*command, "--ablate", "2:0"])
-    assert "--ablate: must be below the layer shown, 1 (got 2:0)" in ended.err
+    assert "--ablate: must not be above the layer shown, 1 (got 2:0)" in ended.err
 
 
 @pytest.mark.parametrize("settings", [{}, {"approximate": True}, {"method": "mean", "heads": "0:1"}], ids=str)

@@ -148,7 +148,7 @@ def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: st
     error = f"--store: {store} has 2 surveys (skip_sink 0, 1): choose one by --skip-sink\n"
     assert (ended.code, ended.err) == (2, error)
     assert_same(survey(attn, "--store", store, "--skip-sink", "0"), survey(attn, "--texts", texts))
-    error = f"--store: {store} has no survey of skip_sink 3; it has skip_sink 0, 1\n"
+    error = f"--store: {store} has no survey with skip_sink 3; it has skip_sink 0, 1\n"
     assert attn(["heads", "--store", store, "--skip-sink", "3"]).err == error
 
 

@@ -594,7 +594,9 @@ def test_a_patch_of_other_grids_is_refused(folders: dict[str, Path], attn: Attn,
     save_model("pixtral", tmp_path / "pixtral")
     asked = ["heads", "--model", str(tmp_path / "pixtral"), "--image", str(folders["many"])]
     ended = attn([*asked, "--from", "r1c2"])
-    said = "--from: r1c2 is elsewhere on 1.png than on 0.png: their grids of patches differ: use a point"
+    said = (
+        "--from: r1c2 is in a different place on 1.png than on 0.png: their patch grids differ: use a point"
+    )
     assert ended.code == 2 and ended.err.startswith(said), ended
     assert "lies elsewhere" not in attn([*asked, "--from", "0.6,0.4"]).err
 

@@ -1,7 +1,7 @@
-"""Runs inside a program started by `attn record`: records from the import of torch until the end.
+"""Runs inside a program started by `attn record`: records from the import of torch until the program exits.
 
-The recording is also written regularly, so that it survives if the process is killed; for a store, each run
-is written as it ends.
+The recording is also saved at regular intervals, so that it survives if the process is killed; with a store,
+each run is saved as soon as it ends.
 """
 
 import atexit

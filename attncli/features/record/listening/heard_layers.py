@@ -146,7 +146,7 @@ def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
 
 
 def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
-    """The layer with a copy of the program's mask, which the program may change later."""
+    """The layer with its own copy of the program's mask, which the program may change later."""
     rule = layer.visibility.rule
     if not isinstance(rule, MaskRule):
         return layer
