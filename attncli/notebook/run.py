@@ -227,9 +227,7 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
 
 
 def _setting(field: "FieldInfo | None", value: Any) -> Any:
-    """Return a value as in a config file: a path's name; for a list setting, the items of a single value or
-    text.
-    """
+    """Return a value as in a config file: a path as text; for a list setting, a list."""
     if isinstance(value, PathLike):
         value = fspath(value)
     if field is None or get_origin(field.annotation) is not list:
