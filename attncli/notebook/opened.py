@@ -35,7 +35,7 @@ class NotebookModel(Pretrained):
         return [*hidden, *filter(_has_method, dir(attncli)), *FOR_USERS]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the function of that name for this model. Raises AttributeError, with the matching command."""
+        """Return the function of that name for this model. Otherwise raises AttributeError."""
         if (function := _method(name)) is not None:
             return MethodType(function, self)
         ways = [f"it {why}"] if (why := why_off(name)) else []

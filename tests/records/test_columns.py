@@ -138,7 +138,7 @@ def test_texts_are_sorted_with_none_last_and_lists_have_no_order() -> None:
     assert [row["more"] for row in other.sorted("more")] == [1.5, 2, "b", None]
     listed = Path.table(steps=[[1, 2], [3, 4]], around=np.array([[1.0, np.nan], [2.0, 3.0]]))
     for name in ("steps", "around"):
-        with pytest.raises(UserError, match=f"^sorted: {name} holds lists: use a function of a row"):
+        with pytest.raises(UserError, match=f"^sorted: {name} holds lists: use a function of a row, such as"):
             listed.sorted(name)
     assert listed.column("steps").tolist() == [[1, 2], [3, 4]] and listed.column("steps").shape == (2,)
 
@@ -151,7 +151,7 @@ def test_a_grid_has_a_place_for_each_row_or_says_why_not() -> None:
     for names, message in {
         ("name",): "grid: name does not hold one number per row",
         ("glow", "name"): "grid: name does not hold one number per row",
-        ("layer", "glow"): "grid: glow must hold whole numbers from 0",
+        ("layer", "glow"): "grid: glow must hold whole numbers, 0 or larger",
         (
             "glow",
             "head",
