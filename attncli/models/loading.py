@@ -642,7 +642,10 @@ def unwrapped(model: Any) -> PreTrainedModel:
         elif isinstance(getattr(inner, "module", None), torch.nn.Module):  # of DDP, DeepSpeed, FSDP
             inner = inner.module
         else:
-            raise UserError(f"model: must be a transformers PreTrainedModel (got {_kind(inner)})")
+            raise UserError(
+                f"model: must be a transformers PreTrainedModel (got {_kind(inner)}); for any other module, "
+                "use record or layers_of"
+            )
     if is_sharded(inner) or is_sharded(model):
         raise UserError(f"{IN_PARTS}: measure its checkpoints with attn watch RUN")
     return inner

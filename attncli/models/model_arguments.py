@@ -22,7 +22,8 @@ def _model(value: Any) -> Any:
         return file_name(value)
     except ValueError:
         instead = "must be a model from open_model, or the name of a model's folder"
-        raise ValueError(f"{instead} (got {shown(value)})") from None
+        other = "; for any other module, use record or layers_of" if callable(value) else ""
+        raise ValueError(f"{instead} (got {shown(value)}){other}") from None
 
 
 def _text(value: Any) -> Any:

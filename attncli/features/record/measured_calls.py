@@ -231,7 +231,7 @@ class CallMeasurer:
         num_texts, _, num_queries, num_keys = part.source.shape
         device = part.source.like.device
         is_named = self.grid is not None or self.has_names(num_tokens)
-        if is_named and num_keys < num_tokens:
+        if is_named and kind == "self" and num_keys < num_tokens:
             return self._planned(num_texts, num_queries, num_keys, kind, device, num_tokens, part.keys)
         plan = (num_texts, num_queries, num_keys, kind, device)
         if plan not in self._plans:

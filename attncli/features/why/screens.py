@@ -129,7 +129,9 @@ LOGIT_SCREEN = FirstScreen(
         Ranked(
             "heads",
             LOGIT_COLUMNS,
-            title=lambda _, rows, __: f"the {counted(len(rows), 'head')} and the MLPs that add most",
+            title=lambda _, rows, __: (
+                f"the {counted(len(rows), 'head')} and the MLPs with the largest contributions"
+            ),
             label=HeadLabel(has_stacks=False),
             usual=MOST_EFFECTS,
         ),

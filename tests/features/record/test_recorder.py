@@ -254,6 +254,21 @@ def prefix_of(layer: AttentionLayer, start: int, stop: int, *, static: int | Non
     return AttentionLayer(layer.query[:, :, start:stop], key, value, seen, layer.scale, rules)
 
 
+@pytest.mark.parametrize("num_keys", [3, 7, 11])
+def test_names_of_the_queries_leave_cross_attention_as_it_is(num_keys: int) -> None:
+    """Names for 7 tokens fit the queries: whatever the number of keys, the heads have the same statistics."""
+    torch.manual_seed(num_keys)
+    module = nn.MultiheadAttention(20, 4, batch_first=True).eval()
+    query, context = torch.randn(1, 7, 20), torch.randn(1, num_keys, 20)
+    with attncli.record() as plain:
+        module(query, context, context)
+    with attncli.record(tokens=[*"abcdabc"]) as named:
+        module(query, context, context)
+    assert [row.head for row in named.heads] == [0, 1, 2, 3]
+    assert named.notes == ["tokens: 7 names, but there was no self-attention."]
+    assert named.heads.column("entropy").tolist() == plain.heads.column("entropy").tolist()
+
+
 @pytest.mark.parametrize(
     ("static", "case", "ends"),
     in_pairs([None, 17], ["causal", "padding", "window", "bias"], [(5, 6, 7, 8, 11), (1, 2, 3), (4, 8, 11)]),
