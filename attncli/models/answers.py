@@ -1,8 +1,8 @@
-"""An answer as tokens: as typed, or with a blank before it if the text needs one.
+"""An answer as tokens: as typed, or with a space before it if the text needs one.
 
-`Mary gave the book to` continues with ` John`, not with `John`: the more likely of the two is used. A text
-that begins with a blank is used unchanged, and so is one in double quotes: `"John"`. A number is the id of a
-token.
+`Mary gave the book to` continues with ` John`, not with `John`: whichever of the two is more likely is used.
+An answer that begins with whitespace is used unchanged, and so is one in double quotes: `"John"`. A number is
+taken as a token id.
 """
 
 import inspect
@@ -24,11 +24,11 @@ from attncli.models.targets import Target
 from attncli.models.writing import Decoding, TextPieces, prompt_inputs, whole_cache, write
 
 LAST_TOKENS = 8
-"""Tokens that determine how a text ends."""
+"""The number of final tokens that determine how a text ends."""
 
 
 class _Typed(NamedTuple):
-    """A text without its quotes; `is_exact` if it must not change."""
+    """An answer without its quotes; `is_exact` is True if it must not change."""
 
     text: str
     is_exact: bool
@@ -46,7 +46,7 @@ def _typed(text: str) -> _Typed:
 
 
 def ends_in_blank(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> bool:
-    """True if the text of these tokens ends in a blank or a line break."""
+    """Return True if the text of these tokens ends in whitespace."""
     return pretrained.text_of(ids[-LAST_TOKENS:].tolist())[-1:].isspace()
 
 
@@ -56,7 +56,7 @@ def _ids(pretrained: Pretrained, text: str) -> list[int]:
 
 
 GivenAnswer = str | int
-"""A text, or the id of a token."""
+"""A string, or a token id."""
 
 
 def one_token_each(
@@ -65,11 +65,11 @@ def one_token_each(
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> Target:
-    """The single token of `answer`, and of `against` if passed; either all texts have a blank or none.
+    """Return the single token of `answer` and, if passed, of `against`.
 
-    `before` are the tokens of the text before them, None if they replace a mask; `log_probabilities` is
-    called for the tokens there if both forms are possible. Raises UserError, at the setting, for a text of
-    several tokens, and for an id without a token.
+    A space is added before all texts or before none. `before` are the tokens that precede them, or None if
+    they replace a mask; `log_probabilities` is called for the predictions there if both forms are possible.
+    Raises UserError, at the setting, for a text of several tokens, and for an id without a token.
     """
     texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
@@ -79,7 +79,7 @@ def one_token_each(
 
 
 def _checked_id(pretrained: Pretrained, key: str, token_id: int) -> int:
-    """The id. Raises UserError if no token has it."""
+    """Return the id. Raises UserError if no token has it."""
     count = pretrained.model.config.get_text_config().vocab_size
     if not 0 <= token_id < count:
         name = pretrained.name
@@ -93,7 +93,7 @@ def _tokens_of_texts(
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The single token of each text, and a note if a blank was added."""
+    """Return the single token of each text, and a note if a space was added."""
     if not texts:
         return [], ()
     typed = {key: _typed(text) for key, text in texts.items()}
@@ -116,7 +116,7 @@ def _are_likelier(
     plain: Mapping[str, list[int]],
     log_probabilities: Float[Tensor, " vocabulary"],
 ) -> bool:
-    """True if the model expects the tokens with a blank, together, more than the tokens without one."""
+    """Return True if the model expects the tokens with a space, together, more than those without one."""
     sums = [
         log_probabilities[[ids[0] for ids in form.values()]].double().logsumexp(dim=0)
         for form in (blank, plain)
@@ -146,7 +146,7 @@ def _note(texts: Sequence[str], why: str) -> str:
 def log_probabilities_at(
     pretrained: Pretrained, reading: Reading, place: int
 ) -> Float[Tensor, " vocabulary"]:
-    """ln p of every token at a position in a reading.
+    """Return ln p of every token at one position of a reading.
 
     Raises UserError if the model fails, and MemoryError if memory runs out.
     """
@@ -160,9 +160,10 @@ def log_probabilities_at(
 
 
 def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
-    """The tokens of an answer as typed and, if they differ, with a blank before it.
+    """Return the tokens of an answer as typed and, if they differ, with a space before it.
 
-    Names of special tokens are ordinary text. Raises UserError for an empty answer, and for an unknown token.
+    Names of special tokens are treated as ordinary text. Raises UserError for an empty answer, and for an
+    unknown token.
     """
     typed = _typed(answer)
     forms = [Target(_known_ids(pretrained, typed.text))]
@@ -175,7 +176,10 @@ def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
 
 
 def likelier_form(pretrained: Pretrained, forms: Sequence[Target], prompt: Int[Tensor, " token"]) -> Target:
-    """The form of an answer that the model expects after a prompt; as typed after a blank. MemoryError."""
+    """Return the form of an answer that the model expects after a prompt; after a space, the typed form.
+
+    Raises MemoryError if memory runs out.
+    """
     if len(forms) == 1 or (not pretrained.has_decoder and ends_in_blank(pretrained, prompt)):
         return forms[0]
     expected = [
@@ -206,7 +210,10 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
 
 
 def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Target:
-    """The target of an answer text. Raises UserError if it is empty, has an unknown token, or is too long."""
+    """Return the target of an answer text.
+
+    Raises UserError if it is empty, has an unknown token, or is too long.
+    """
     forms = answer_forms(pretrained, answer)
     ids = max((form.ids for form in forms), key=len)
     most, num_prompt = pretrained.most_tokens(), len(prompt)
@@ -224,10 +231,10 @@ def write_answer(
     on_text: Callable[[str], None] | None = None,
     on_begin: Callable[[], None] | None = None,
 ) -> Target:
-    """The model's continuation of a prompt, without the special tokens that end it; possibly empty.
+    """Return the model's continuation of a prompt, without the special tokens that end it; it may be empty.
 
-    `on_begin` is called before the first token, `on_text` receives the text as it comes. Raises UserError if
-    the model cannot generate, and MemoryError if memory runs out.
+    `on_begin` is called before the first token, `on_text` receives the text as it is generated. Raises
+    UserError if the model cannot generate, and MemoryError if memory runs out.
     """
     ids: list[int] = []
     pieces = None if on_text is None else TextPieces(pretrained.text_of, on_text)

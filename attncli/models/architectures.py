@@ -1,7 +1,7 @@
 """Names of parts, arguments, outputs and settings in the supported architectures.
 
-These are the only tables of such names. None goes by the name of an architecture: a new one works if it
-passes its attention to transformers' AttentionInterface and names its parts like another.
+These are the only tables of such names. None of them depends on the name of an architecture: a new one works
+if it passes its attention to transformers' AttentionInterface and names its parts as another one does.
 """
 
 import re
@@ -47,12 +47,12 @@ OUTPUT_PROJECTIONS = (
     *("{module}.o", "{module}.dense", "{module}.proj", "{module}.wo"),
     "{parent}.output.dense",
 )
-"""Names of W_O, inside an attention module or beside it (BERT); the first that exists is used."""
+"""Names of W_O, either inside an attention module or beside it (BERT); the first one that exists is used."""
 BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
-"""Name of a block: `model.layers.5`, ending at its first number."""
+"""Matches the name of a block, which ends at its first number: `model.layers.5`."""
 LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
-"""Matches the last parts of the name of a cross-attention module."""
+"""Matches the last parts of a cross-attention module's name."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
 """Matches the name of a module, or of an output with its weights, in a model with two stacks."""
 WEIGHTS = {
@@ -61,7 +61,7 @@ WEIGHTS = {
     "decoder_attentions": ("decoder", "self"),
     "cross_attentions": ("decoder", "cross"),
 }
-"""Stack and kind of the weights that a model returns, by the names of its outputs."""
+"""The stack and the kind of the weights that a model returns, by output name."""
 ARGUMENTS_WITHOUT_EFFECT = frozenset(
     {
         *("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "dropout", "input_ids"),
@@ -70,34 +70,34 @@ ARGUMENTS_WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""Arguments of attention that do not affect weights: masks and positions already include them."""
+"""Attention arguments that do not affect the weights: masks and positions already include them."""
 WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
-"""Matches settings with the number of tokens that a token sees, or that form a group."""
+"""Matches settings for the number of tokens that a token sees, or that form a group."""
 POSITIONS = ("position_embeddings", "embed_positions")
-"""Ends of the names of tables with a vector for each position."""
+"""Ends of the names of tables that hold a vector for each position."""
 ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
-"""Rotations that depend on the length of the text."""
+"""Rotations that depend on the text length."""
 LOGITS_TO_KEEP = "logits_to_keep"
-"""The argument of models that can compute logits at only some places."""
+"""The argument of models that can compute logits at selected positions only."""
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, and attention does not use them."""
 PIXELS = ("pixel_values", "flattened_patches")
-"""Names of a grid's numbers in models and processors."""
+"""Names that models and processors use for the numbers of a grid."""
 SOUNDS = ("input_features", "input_values")
-"""Names of a sound's numbers in models and feature extractors."""
+"""Names that models and feature extractors use for the numbers of a sound."""
 GRID = "grid_thw"
-"""Argument with the number of patches, in a part that reads them one after another."""
+"""The argument for the number of patches, in a part that reads them one after another."""
 TOWERS = ("text_model", "vision_model")
-"""Names of a model's parts of which one reads text and the other does not."""
+"""Names of model parts, one of which reads text while the other does not."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
-"""Spelling of the blank before a word, by its mark in the vocabulary."""
+"""How a vocabulary spells the space before a word, by its mark."""
 
 Predicts = Literal["next", "masked"]
-"""Tokens that a head predicts: the next one at each token, or masked ones."""
+"""The tokens that a head predicts: the next one at each token, or masked ones."""
 
 
 class LanguageHead(NamedTuple):
-    """A head that predicts tokens: The transformers class that loads it, and its classes by kind of model."""
+    """A head that predicts tokens: the transformers class that loads it, and its classes by kind of model."""
 
     auto_class: Any
     class_names: Mapping[str, str | tuple[str, ...]]
@@ -106,7 +106,7 @@ class LanguageHead(NamedTuple):
     """True if it has an encoder and a decoder; None if both forms exist."""
 
     def has(self, kind: str, names: set[str]) -> bool:
-        """True if one of these names is a class with this head for this kind of model."""
+        """Return True if one of these names is a class with this head for this kind of model."""
         classes = self.class_names[kind]
         return bool(names & ({classes} if isinstance(classes, str) else {*classes}))
 
@@ -128,9 +128,10 @@ LANGUAGE_HEADS = (
 
 
 def class_with_head(config: PreTrainedConfig) -> Any:
-    """transformers' class that loads this model with its head; None if its kind has no such class.
+    """Return the transformers class that loads this model with its head, or None if there is none.
 
-    The saved class decides; a model saved without a head may have one that is tied to its embeddings.
+    The class saved in the config decides; a model saved without a head may have one that is tied to its
+    embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
     heads = [head for head in LANGUAGE_HEADS if head.two_stacks in (None, bool(config.is_encoder_decoder))]
@@ -140,8 +141,9 @@ def class_with_head(config: PreTrainedConfig) -> Any:
 
 
 def _classifier_names(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """Names of transformers' classes for an encoder with a head of classes, each with the auto class that
-    loads it; none for another model.
+    """Return the names of the transformers classes for an encoder with a classification head.
+
+    Each name comes with the auto class that loads it; there are none for any other model.
     """
     kind = config.model_type
     text_classifier = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
@@ -153,23 +155,23 @@ def _classifier_names(config: PreTrainedConfig) -> Mapping[str, Any]:
 
 
 def classifier_class(config: PreTrainedConfig) -> Any:
-    """transformers' class that loads an encoder saved with a head of classes; None for any other model."""
+    """Return the transformers class for an encoder with a classification head, or None for other models."""
     names = _classifier_names(config)
     return next((names[name] for name in config.architectures or () if name in names), None)
 
 
 def is_classifier(model: PreTrainedModel) -> bool:
-    """True for an encoder with a head of classes."""
+    """Return True for an encoder with a classification head."""
     return type(model).__name__ in _classifier_names(model.config)
 
 
 def tokenizer_class(kind: str) -> Any:
-    """transformers' tokenizer class for a kind of model whose files do not name one."""
+    """Return the transformers tokenizer class for a kind of model whose files do not name one."""
     return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
 
 
 def auto_model_class(auto_class: Any, config: PreTrainedConfig) -> Any:
-    """The model class that one of transformers' auto classes chooses for a config."""
+    """Return the model class that a transformers auto class chooses for a config."""
     by_head: dict[Any, Mapping[str, Sequence[str]]]
     by_head = {head.auto_class: head.class_names for head in LANGUAGE_HEADS}
     by_head[AutoModelForSequenceClassification] = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
@@ -177,7 +179,7 @@ def auto_model_class(auto_class: Any, config: PreTrainedConfig) -> Any:
     name = by_head.get(auto_class, MODEL_MAPPING_NAMES).get(config.model_type)
     if isinstance(name, str):
         return getattr(transformers, name)
-    with torch.device("meta"):  # some kinds have several, and only the auto class can choose
+    with torch.device("meta"):  # some kinds have several classes, and only the auto class can choose
         return type(auto_class.from_config(config))
 
 
@@ -193,7 +195,7 @@ def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
 
 @cache
 def layer_number(module: str) -> int:
-    """The first number in a module's qualified name: 1 in `decoder.block.1.layer.0.SelfAttention`."""
+    """Return the first number in a module's qualified name: 1 in `decoder.block.1.layer.0.SelfAttention`."""
     number = LAYER_NUMBER.search(module)
     return int(number[0]) if number else 0
 
@@ -207,13 +209,13 @@ def block_list(module: str) -> str:
 
 @cache
 def layer_kind(module: str) -> str:
-    """`cross` if the last parts of a module's qualified name match, else `self`."""
+    """Return `cross` if the last parts of a module's qualified name match, or else `self`."""
     return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
 
 
 @cache
 def layer_stack(module: str) -> str:
-    """`encoder` or `decoder`, from the first part of a module's name with that ending; or an empty string.
+    """Return `encoder` or `decoder` if the first part of a module's name ends so, or an empty string.
 
     Weights of an unknown module are named after the output that contains them: `encoder_attentions`.
     """
@@ -222,7 +224,7 @@ def layer_stack(module: str) -> str:
 
 
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
-    """The layer that projects the merged heads of an attention module; None if not found."""
+    """Return the layer that projects the merged heads of an attention module, or None if it is not found."""
     parent, _, _ = module.rpartition(".")
     for name in OUTPUT_PROJECTIONS:
         layer = _find_module(model, name.format(module=module, parent=parent))
@@ -232,7 +234,7 @@ def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module |
 
 
 def _find_module(model: nn.Module, name: str) -> nn.Module | None:
-    """The module at a path such as layers.3.attn, or None."""
+    """Return the module at a path such as layers.3.attn, or None if there is none."""
     module: nn.Module | None = model
     for part in name.split("."):
         module = None if module is None else dict(module.named_children()).get(part)
@@ -245,40 +247,43 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
 
 
 def matrix_and_bias(layer: nn.Module) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
-    """The matrix and the bias of W_O."""
+    """Return the matrix and the bias of W_O."""
     assert layer.bias is None or isinstance(layer.bias, Tensor)
     return _matrix(layer), layer.bias
 
 
 def head_projections(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
-    """The columns of W_O that belong to each head."""
+    """Return the columns of W_O that belong to each head."""
     matrix = _matrix(layer).detach()
     return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)
 
 
 def forward_arguments(model: PreTrainedModel) -> set[str]:
-    """The names of a forward's arguments; if it names none, the model's main input."""
+    """Return the names of a forward's arguments or, if it names none, of the model's main input."""
     parameters = signature(model.forward).parameters
     has_names = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
     return {*parameters} if has_names else {model.main_input_name}
 
 
 def has_two_stacks(model: PreTrainedModel) -> bool:
-    """True if it has an encoder and a decoder, not just a decoder's config, as some encoders of SOUNDS."""
+    """Return True for a model with an encoder and a decoder.
+
+    A decoder's config is not enough: some encoders of SOUNDS have one.
+    """
     arguments = forward_arguments(model)
     is_encoder = bool({*SOUNDS} & arguments) and not any(name.startswith("decoder_") for name in arguments)
     return bool(model.config.is_encoder_decoder) and not is_encoder
 
 
 def takes_alone(model: PreTrainedModel, inputs: Iterable[str]) -> bool:
-    """True if a forward takes one of these inputs, and no text."""
+    """Return True if a forward takes one of these inputs without any text."""
     arguments = forward_arguments(model)
     return not {"input_ids", "decoder_input_ids"} & arguments and bool({*inputs} & arguments)
 
 
 def decoder_name(model: PreTrainedModel) -> str | None:
-    """Name of the part that reads text in a model with other inputs; None without such a part."""
-    untyped: Any = model  # transformers leaves the method without types
+    """Return the name of the part that reads text in a model with other inputs, or None if there is none."""
+    untyped: Any = model  # transformers does not annotate the method
     decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module):
         return None
@@ -294,7 +299,7 @@ RECURRENT = re.compile(r"^Rwkv")
 
 
 def has_attention(model: PreTrainedModel) -> bool:
-    """True if a part's class is named after attention, or the config has a number of heads."""
+    """Return True if a part's class is named after attention, or if the config has a number of heads."""
     if getattr(model.config, "num_attention_heads", None):
         return True
     classes = {type(module).__name__ for module in model.modules()}
@@ -309,27 +314,27 @@ MIXERS = {
     r"ShortConv(olution)?$|SeparableConv1D$": "short convolution",
     r"RecurrentBlock$": "gated recurrence",
 }
-"""Mechanisms that mix tokens without a softmax, by patterns of class names."""
+"""Mechanisms that mix tokens without a softmax, by class name pattern."""
 MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
 """Layers, by the mechanism that mixes their tokens without a softmax and whether attention is beside it."""
 
 
 @cache
 def mixer_name(kind: str) -> str | None:
-    """The mechanism by which a module of this class mixes tokens without a softmax; None for any other."""
+    """Return the mechanism by which such a module mixes tokens without a softmax, or None if it does not."""
     return next((name for pattern, name in _mixers().items() if re.search(pattern, kind)), None)
 
 
 @cache
 def _mixers() -> Mapping[str, str]:
-    """MIXERS, followed by the patterns from sources of layers."""
+    """Return MIXERS, followed by the patterns of the layer sources."""
     added = (item for source in _layer_sources() for item in source.mixers.items())
     return MIXERS | {pattern: name for name, pattern in added if pattern and pattern not in MIXERS}
 
 
 @cache
 def _layer_sources() -> tuple[LayerSource, ...]:
-    """The sources of all cards, in order."""
+    """Return the layer sources of all cards, in order."""
     return tuple(
         source for feature in installed_features().values() for source in feature.layer_sources.values()
     )
@@ -337,12 +342,15 @@ def _layer_sources() -> tuple[LayerSource, ...]:
 
 @cache
 def source_of(mixer: str) -> LayerSource | None:
-    """The first source that makes layers from modules with this mixer; None if none does."""
+    """Return the first source that makes layers from modules with this mixer, or None if there is none."""
     return next((source for source in _layer_sources() if mixer in source.mixers), None)
 
 
 def sources_switched_off(mixers: Iterable[str]) -> str:
-    """` (the feature linear is switched off)`: built-in features that would show these mixers; or empty."""
+    """Return ` (the feature linear is switched off)`, naming built-in features that would show these mixers.
+
+    The result is empty if there are none.
+    """
     features = {
         name
         for name, feature in FEATURES.items()
@@ -355,14 +363,14 @@ def sources_switched_off(mixers: Iterable[str]) -> str:
 def layers_without_softmax(
     model: nn.Module, shown: Collection[str] = ()
 ) -> tuple[MixedLayers, Sequence[int]]:
-    """The layers that mix tokens without a softmax, and the layers in the same lists that do not mix tokens.
+    """Return the layers that mix tokens without a softmax, and the layers beside them that mix none.
 
-    Determined by the classes of the modules in each block, so that no weight is read; both are empty in a
-    model with only attention. Mixers in `shown`, by the names of their modules, are left out.
+    The classes of the modules in each block determine them, so that no weight is read; both are empty for a
+    model that has only attention. Mixers named in `shown`, by module name, are left out.
     """
     if not any(mixer_name(kind.__name__) for kind in {*map(type, model.modules())}):
         return {}, []
-    mixers: dict[str, dict[str, None]] = {}  # of each block
+    mixers: dict[str, dict[str, None]] = {}  # the modules of each block
     attending: set[str] = set()
     mixing = ""
     for name, module in model.named_modules(remove_duplicate=False):
@@ -391,7 +399,7 @@ def layers_without_softmax(
 
 
 def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
-    """A sentence on the layers that mix tokens without a softmax; empty without any.
+    """Return a sentence on the layers that mix tokens without a softmax; empty if there are none.
 
     Layers whose modules are in `shown` are left out.
     """
@@ -408,7 +416,7 @@ def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
 
 
 def layers_text(layers: Sequence[int]) -> str:
-    """`layer 3`, or `layers 0-2, 4-6`."""
+    """Return `layer 3`, or `layers 0-2, 4-6`."""
     runs: list[list[int]] = []
     for layer in sorted({*layers}):
         if runs and runs[-1][-1] == layer - 1:
@@ -420,9 +428,9 @@ def layers_text(layers: Sequence[int]) -> str:
 
 
 def decoder_start(*configs: object) -> int | None:
-    """The token that a decoder reads first, from the first config that sets one.
+    """Return the token that a decoder reads first, from the first config that sets one.
 
-    Often only one of a model's config and its generation config (generation_config.json) does.
+    Often only one of a model's config and its generation config (generation_config.json) sets it.
     """
     starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
     return next((start for start in starts if start is not None), None)

@@ -1,6 +1,6 @@
 """Text files and array files (.npy, .npz, .safetensors, .pt) from other tools, read without running code.
 
-Weights from another tool are such arrays, and their tokens such texts.
+The weights of another tool come as such arrays, and their tokens as such texts.
 """
 
 import math
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
-    """Size of a regular file in bytes, 0 for a pipe. Raises UserError if there is nothing to read."""
+    """Return the size of a regular file in bytes, or 0 for a pipe.
+
+    Raises UserError if there is nothing to read.
+    """
     try:
         return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
@@ -48,7 +51,7 @@ def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
 
 
 def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) -> tuple[str, str]:
-    """The text of a file, or of standard input for `-`, and its name for errors.
+    """Return the text of a file, or of standard input for `-`, and the file's name for error messages.
 
     A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused without
     reading it.
@@ -82,8 +85,8 @@ SAFETENSORS = {
 }  # fmt: skip
 METADATA = "__metadata__"
 REPORT = "report"
-"""The entry with the remaining report, as JSON, in a report saved as arrays."""
-# What zipfile, numpy and struct raise for a damaged file.
+"""The entry that holds the rest of the report, as JSON, in a report saved as arrays."""
+# The errors that zipfile, numpy and struct raise for a damaged file.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
     RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
@@ -97,7 +100,7 @@ class NoSuchArray(UserError):
 
 @contextmanager
 def _damage(file: str, kind: str) -> Iterator[None]:
-    """Report any failure inside the block as damage of the file; warnings about old files are hidden."""
+    """Report any failure inside the block as damage to the file, and hide warnings about old files."""
     try:
         with quiet_warnings():
             yield
@@ -108,12 +111,12 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def listed_names(names: Collection[str]) -> str:
-    """The first names, separated by commas."""
+    """Return the first names, separated by commas."""
     return ", ".join(list(names)[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "")
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The requested name, or the file's only name."""
+    """Return the requested name, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
@@ -133,7 +136,10 @@ def _stored(
     most_bytes: int | None,
     kinds: str = "fiub",
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes. Raises UserError if its dtype is not one of these kinds."""
+    """Return the array of a .npy stream of `size` bytes.
+
+    Raises UserError unless its dtype is one of these kinds.
+    """
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
@@ -162,7 +168,7 @@ def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray
 
 @contextmanager
 def _opened_npz(file: str) -> Iterator[zipfile.ZipFile]:
-    """The zip file. Raises UserError if its arrays take far more memory than the file's size."""
+    """Return the zip file. Raises UserError if its arrays take far more memory than the size of the file."""
     with zipfile.ZipFile(file) as archive:
         size, unpacked = Path(file).stat().st_size, sum(part.file_size for part in archive.infolist())
         if unpacked > most_unpacked(size):
@@ -183,13 +189,13 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
 
 
 def _needed_to_read(count: int, dtype: np.dtype) -> int:
-    """Bytes for numbers as they are stored plus their conversion to float32 or float64."""
+    """Return the bytes needed for numbers as stored plus their conversion to float32 or float64."""
     return count * (dtype.itemsize + (4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8))
 
 
 # The safetensors package is an extra of attn, and returns numpy arrays, which are never bfloat16.
 def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]:
-    """The tensors of a safetensors file, and its metadata."""
+    """Return the tensors of a safetensors file, and its metadata."""
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
         header, begin = safetensors_header(stream, size)
@@ -210,7 +216,7 @@ def _tensors_in_file(file: str) -> Mapping[str, TensorInFile]:
 
 
 def _read_tensor(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
-    """A tensor of a safetensors file, or of a file written by torch.save, read at its place in the file."""
+    """Read one tensor, at its place in a safetensors file or a file written by torch.save."""
     tensors = _tensors_in_file(file)
     about = tensors[_chosen(file, tensors, name)]
     if about.kind not in SAFETENSORS:
@@ -241,7 +247,7 @@ PICKLED = (".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """True for the name of an array file. Raises UserError for formats that can run code when read."""
+    """Return True for the name of an array file. Raises UserError for formats that can run code when read."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in PICKLED:
@@ -250,11 +256,11 @@ def is_array_file(file: str) -> bool:
 
 
 TOKENS = "tokens"
-"""Name of the tokens beside weights: an array of texts, or a list of them."""
+"""The name of the tokens stored beside weights: an array of strings, or a list of them."""
 
 
 def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """The tokens stored beside weights of this shape; empty if there are no tokens, or not as many."""
+    """Return the tokens stored beside weights of this shape; empty if there are none, or not one for each."""
     tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 
@@ -274,19 +280,22 @@ def _tokens_in(file: str) -> tuple[str, ...]:
 
 
 class ReadWeights(NamedTuple):
-    """Weights (query, key), optionally with axes head and layer. `has_context`: keys of another text."""
+    """Weights (query, key), optionally with axes for head and layer.
+
+    `has_context` is True if the keys belong to another text.
+    """
 
     numbers: np.ndarray
     has_context: bool
 
 
 def read_weights(file: str, *, name: str | None = None, most_bytes: int | None = None) -> ReadWeights:
-    """The array of that name (or the only one) in native byte order, as float32 or float64.
+    """Return the array of that name (or the only one) in native byte order, as float32 or float64.
 
-    Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53). Arrays
-    of layers whose names differ only in their number become one array (layer, head, query, key): `name` has *
-    for the number; without a name, the arrays of weights in a cache of activations are chosen. Arrays of
-    steps and layers, as `generate` returns them, become the layers of the whole text.
+    Half precision becomes float32, and whole numbers float64; both conversions are exact (for whole numbers
+    up to 2^53). Layer arrays whose names differ only in their number become one array (layer, head, query,
+    key): `name` has * for the number; without a name, the weight arrays in a cache of activations are chosen.
+    Arrays of steps and layers, as `generate` returns them, become the layers of the whole text.
     """
     names = _array_names(file)
 
@@ -307,7 +316,7 @@ def read_weights(file: str, *, name: str | None = None, most_bytes: int | None =
 
 
 def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """The numbers of `read_weights`."""
+    """Return the numbers of `read_weights`."""
     return read_weights(file, name=name, most_bytes=most_bytes).numbers
 
 
@@ -317,7 +326,7 @@ def layer_weights(
     read: Callable[[str], np.ndarray],
     source: str,
 ) -> ReadWeights | None:
-    """The weights of all layers from arrays of steps and layers, or of layers; None without any."""
+    """Return all layers' weights from arrays of layers, or of steps and layers; None if there are none."""
     if of_steps:
         joined = {
             layer: joined_steps([read(each) for each in names], source) for layer, names in of_steps.items()
@@ -334,12 +343,12 @@ def layer_weights(
 
 
 def is_cross_attention(name: str | None) -> bool:
-    """True if the name of an array means that its keys belong to another text."""
+    """Return True if the name of an array means that its keys belong to another text."""
     return name is not None and "cross" in name.lower()
 
 
 WEIGHT_NAMES = ("hook_pattern", "pattern")
-"""Names of a layer's weights in caches of activations, after the layer's place."""
+"""Names of a layer's weights in caches of activations, after the part that names the layer."""
 NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
@@ -353,9 +362,10 @@ def _form(name: str) -> str:
 
 
 def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
-    """The arrays of each layer, step by step, for a form `name` such as `attentions.*.*`.
+    """Return the arrays of each layer, step by step, for a form `name` such as `attentions.*.*`.
 
-    Without a name, the arrays of the only form, or of the only one called attentions; empty without any.
+    Without a name, these are the arrays of the only form, or of the only one called attentions; empty if
+    there are none.
     """
     names = [*names]
     forms: dict[str, dict[tuple[int, int], str]] = {}
@@ -372,10 +382,10 @@ def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
 
 
 def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
-    """The rows of a layer from its arrays at each step of generation: (head, query, key) for the whole text.
+    """Join a layer's arrays from all steps of generation into rows (head, query, key) for the whole text.
 
-    A step has the rows of its new tokens, over all keys so far, over a cache of fixed size, or over another
-    text; or the rows of the whole text again. Raises UserError for any other steps.
+    A step has the rows of its new tokens over all keys so far, over a cache of fixed size, or over another
+    text; or it has all rows of the text again. Raises UserError for any other steps.
     """
     texts = max((len(array) for array in steps if array.ndim == 4), default=1)
     if texts > 1:
@@ -406,18 +416,19 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
 
 
 SAME_ROWS = 1e-4
-"""Largest difference in the rows of a text that is read again at each step: bfloat16 rounds."""
+"""Largest difference in the rows of a text that is read again at each step, since bfloat16 rounds."""
 
 
 def _with_keys(array: np.ndarray, count: int) -> np.ndarray:
-    """The rows over `count` keys, the new ones with weight 0."""
+    """Extend rows to `count` keys; the added keys have weight 0."""
     return np.pad(array, ((0, 0), (0, 0), (0, count - array.shape[-1])))
 
 
 def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
-    """The arrays of layers, by layer number, for a form `name` with * for the number.
+    """Return the arrays of layers, by layer number, for a form `name` with * for the number.
 
-    Without a name, the arrays of the only form, or of the only form of weights; empty without any.
+    Without a name, these are the arrays of the only form, or of the only form of weights; empty if there are
+    none.
     """
     forms: dict[str, dict[int, str]] = {}
     if name is not None:
@@ -437,9 +448,9 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
 
 
 def forms_of_weights(names: Iterable[str]) -> list[str]:
-    """The forms of layers' names, with * for the number, that denote weights; or else all forms of attention.
+    """Return the forms of layer names, with * for the number, that denote weights, or all forms of attention.
 
-    Forms that denote anything else of attention are left out.
+    Forms that denote other results of attention are left out.
     """
     last = {_form(name): name.rpartition(".")[2] for name in names if is_of_a_layer(name)}
     called = [form for form, name in last.items() if name in WEIGHT_NAMES]
@@ -449,14 +460,15 @@ def forms_of_weights(names: Iterable[str]) -> list[str]:
 
 
 def is_of_a_layer(name: str) -> bool:
-    """True if the name of an array contains a layer number."""
+    """Return True if the name of an array contains a layer number."""
     return NUMBER.search(name) is not None
 
 
 def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
-    """The weights of each layer (head, query, key), with or without a leading axis of one text, as one array.
+    """Return the weights of each layer (head, query, key) as one array.
 
-    Raises UserError if layers are missing or differ in size, and for several texts.
+    Layers may have a leading axis for one text. Raises UserError if layers are missing or differ in size, and
+    for several texts.
     """
     if [*layers] != [*range(len(layers))]:
         listed = ", ".join(map(str, layers))
@@ -473,7 +485,7 @@ def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
 
 
 def _array_names(file: str) -> list[str]:
-    """Names of the arrays in a file; empty for a single array without a name."""
+    """Return the names of the arrays in a file; empty for a single array without a name."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):
@@ -489,7 +501,7 @@ def _array_names(file: str) -> list[str]:
 
 
 def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """The array of that name (or the only one), as stored."""
+    """Return the array of that name (or the only one), as stored."""
     checked_size(file)
     kind, read = READERS[Path(file).suffix.lower()]
     with _damage(file, kind):
@@ -497,7 +509,7 @@ def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = 
 
 
 def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | None:
-    """The JSON that `attn` wrote beside the arrays of a report; None for arrays from another tool."""
+    """Return the JSON that `attn` wrote beside a report's arrays, or None for arrays from another tool."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):
@@ -516,7 +528,7 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
 
 LARGEST = 1e200
 """Larger numbers overflow in differences and sums."""
-# The axes of an array, by their count.
+# The axes of an array, by the number of axes.
 ARRAY_AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
 # Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
 BYTES_PER_WEIGHT, PREVIEW_BYTES = 80, 90
@@ -530,7 +542,10 @@ def checked_weights(
     *,
     most_bytes: int | None = None,
 ) -> NamedTensor:
-    """The array with named axes. Raises UserError if it cannot be attention or the tokens do not fit."""
+    """Return the array with named axes.
+
+    Raises UserError if it cannot be attention, or if the tokens do not fit.
+    """
     sizes = " × ".join(map(str, array.shape))
     if array.ndim not in ARRAY_AXES:
         wanted = " or ".join(f"({', '.join(axes)})" for axes in ARRAY_AXES.values())
@@ -556,7 +571,10 @@ def checked_weights(
 
 
 def read_tokens(file: str) -> tuple[str, ...]:
-    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
+    """Return the tokens of a file, one per line or as a JSON list.
+
+    Tokens are unchanged; an empty line is an empty token.
+    """
     text, name = read_text(file)
     listed = _json_list(text)
     if listed is not None:
@@ -570,7 +588,7 @@ def read_tokens(file: str) -> tuple[str, ...]:
 
 
 def _json_list(text: str) -> tuple[str, ...] | None:
-    """The texts of a JSON list; None for anything else, since `[CLS]` is a valid token on a line."""
+    """Return the strings of a JSON list, or None for anything else: `[CLS]` is a valid token on a line."""
     try:
         tokens = parsed_json(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Concurrent runs of a model, each in one thread and on separate modules with the same parameters."""
+"""Concurrent runs of a model, each in its own thread, on separate modules that share parameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,28 +19,28 @@ WorkResult = TypeVar("WorkResult")
 ModelWork = Callable[[Pretrained], WorkResult]
 
 MOST_WORKS = 32
-"""Works submitted together: each keeps the readings of its texts and its results in memory."""
+"""The number of tasks submitted together: each keeps the readings of its texts and its results in memory."""
 MOST_THREADS = 8
 LONGEST = 1024
-"""Tokens of a text up to which a run gains little from torch's own threads."""
+"""The text length in tokens up to which a run gains little from torch's own threads."""
 
 
 def can_run_at_once(pretrained: Pretrained) -> bool:
-    """True if runs may use separate modules: if a model is in memory, and is not a caller's.
+    """Return True if runs may use separate modules.
 
-    A caller's hooks would run in other threads.
+    They may if the model is in memory and was not passed by a caller, whose hooks would run in other threads.
     """
     is_here = pretrained.lent is None and pretrained.model.device.type == "cpu"
     return is_here and stored_use(pretrained.whole) is None
 
 
 def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) -> Iterator[WorkResult]:
-    """The results of the works, in order, each computed in one of as many threads as torch has.
+    """Return the results of tasks, in order; as many run concurrently as torch has threads.
 
-    Torch's threads split each small operation and wait for each other; works need not wait. Until the model's
-    way of computing attention is known, works run alone. With eager attention they run one by one, since a
-    model may then use state of the whole process (BigBird uses numpy's generator). Raises the error of the
-    first work that fails.
+    Torch's own threads split each small operation and wait for each other, which separate tasks need not do.
+    Until the model's way of computing attention is known, tasks run alone. With eager attention they run one
+    by one, since a model may then use state of the whole process (BigBird uses numpy's generator). Raises the
+    error of the first task that fails.
     """
     waiting = deque(works)
     while waiting and not comes_by_interface(pretrained.model):
@@ -49,7 +49,7 @@ def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) 
     if num_threads < 2:
         yield from (work(pretrained) for work in waiting)
         return
-    # Before any of them runs: a run changes the modules for a while.
+    # Before any task runs, since a run changes the modules temporarily.
     free = deque([pretrained, *(with_separate_modules(pretrained) for _ in range(num_threads - 1))])
 
     def run(work: ModelWork[WorkResult]) -> WorkResult:
@@ -64,7 +64,7 @@ def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) 
 
 
 def with_separate_modules(pretrained: Pretrained) -> Pretrained:
-    """A copy of the model with separate modules, configs, hooks and buffers, but the same parameters."""
+    """Return a copy of the model with separate modules, configs, hooks and buffers, but shared parameters."""
     whole = pretrained.whole
     copies: dict[int, Any] = {id(parameter): parameter for parameter in whole.parameters()}
     whole_copy = deepcopy(whole, copies)

@@ -1,4 +1,4 @@
-"""Capture of a model's attention during a run, compared with the weights that the model itself returns.
+"""Capture of a model's attention during a run, checked against the weights that the model itself returns.
 
 If weights stay in their files, several runs proceed together, block by block.
 """
@@ -41,26 +41,26 @@ from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for
 from attncli.models.stored import blocks_of, first_blocks, stored_use
 
 ROUNDING = 1e-3
-"""Largest excess of a row's sum over 1, and of a weight on the future."""
+"""The most by which a row's sum may exceed 1, and the largest weight allowed on a later token."""
 
 
 @contextmanager
 def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let the model compute with its eager attention, hooks and adapters included, inside the block.
+    """Inside the block, let the model compute with its eager attention, hooks and adapters included.
 
-    Its state is restored afterwards: some models replace parts of themselves depending on the input
+    Its state is restored afterwards, because some models replace some of their parts depending on the input
     (BigBird).
     """
     with unchanged(model), uncompiled():
         for config in model_configs(model):
-            # set_attn_implementation skips models (Falcon) that follow their config anyway.
+            # set_attn_implementation skips models (Falcon) that follow their config regardless.
             config._attn_implementation_internal = "eager"
         yield
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore attributes, parts, hooks and configs of a model after the block."""
+    """Restore a model's attributes, parts, hooks and configs after the block."""
     give_back = remembered(model)
     try:
         yield
@@ -69,7 +69,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def remembered(model: nn.Module) -> Callable[[], None]:
-    """A function that restores a model's current attributes, parts, hooks and configs."""
+    """Return a function that restores a model's current attributes, parts, hooks and configs."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
     before += [(vars(config), {**vars(config)}) for config in model_configs(model)]
     # torch keeps parts, parameters and hooks in separate dicts, which hook handles refer to.
@@ -87,9 +87,10 @@ def remembered(model: nn.Module) -> Callable[[], None]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put a model during training into evaluation mode, without autocast, and restore it after the block.
+    """Put a model that is being trained into evaluation mode, without autocast; restore it after the block.
 
-    The numbers in its buffers (a dynamic rope's frequencies) and all random generators are restored, too.
+    The numbers in its buffers (such as the frequencies of a dynamic rope) and all random generators are
+    restored, too.
     """
     tensors = chain(model.parameters(), model.buffers())
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -113,7 +114,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The weights of each layer, with the name of their output; nothing for a tuple."""
+    """Return the weights of each layer, with the name of their output; none if the outputs are a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
@@ -122,8 +123,8 @@ def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[s
 
 @contextmanager
 def weight_modules(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
-    """Record, inside the block, the module that first returned each possible tensor of weights."""
-    # Weakly and by identity: the id of a freed tensor could be reused.
+    """Inside the block, record the module that first returned each tensor that may be weights."""
+    # With weak references and by identity: the id of a freed tensor could be reused.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
     def note(name: str, output: Any) -> None:
@@ -143,7 +144,7 @@ def weight_modules(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, st
 def run_eagerly(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
 ) -> list[CapturedLayer]:
-    """The weights that a model with eager attention returns, each with the name of its module.
+    """Return the weights that a model with eager attention returns, each with the name of its module.
 
     Raises CannotShow if these are not weights between the tokens.
     """
@@ -172,7 +173,7 @@ def run_eagerly(
 
 
 def weights_fault(weights: Any) -> str:
-    """The problem with these weights; empty if they are distributions over keys."""
+    """Describe what is wrong with these weights; empty if they are distributions over keys."""
     if not isinstance(weights, Tensor) or weights.ndim != 4:
         return "no weights with axes text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)
@@ -187,11 +188,11 @@ def weights_fault(weights: Any) -> str:
 
 TRIAL_TOKENS = 8
 TRIAL_SCORES = 2**26
-"""Scores of all heads of a layer up to which eager attention runs on a text longer than a window: 268 MB."""
+"""Scores of all heads in a layer up to which eager attention runs on a text longer than a window: 268 MB."""
 TOLERANCE = 1e-4
-"""Largest difference between outputs of attention for a token, relative to their length."""
+"""Largest difference allowed between attention outputs for a token, relative to their length."""
 TOLERATED_STEPS = 8
-"""The same in steps of the model's dtype, if that is more: bfloat16 rounds to 2^-7."""
+"""The largest difference in steps of the model's dtype, if that is more: bfloat16 rounds to 2^-7."""
 
 EAGER_NOTE = (
     "Weights come from the model's eager attention, as dense matrices: memory grows with the square of the "
@@ -204,10 +205,10 @@ NOT_CHANGED = "computes its attention itself, so that its heads cannot be change
 
 @dataclass(frozen=True)
 class Way:
-    """The way to capture a model's attention: the interface, or the weights of its eager attention.
+    """The way to capture a model's attention: by the interface, or as the weights of its eager attention.
 
-    `not_compared` is a note if the interface could not be compared with eager attention, `unshown` one on
-    layers that mix tokens without a softmax.
+    `not_compared` is a note if the interface could not be compared with eager attention, and `unshown` is a
+    note on layers that mix tokens without a softmax.
     """
 
     kind: Literal["interface", "eager"]
@@ -215,36 +216,36 @@ class Way:
     unshown: str = ""
 
     def notes(self) -> list[str]:
-        """Notes for readers of the results, missing layers first."""
+        """Notes for readers of the results, with missing layers first."""
         notes = (self.unshown, EAGER_NOTE * (self.kind == "eager"), self.not_compared)
         return [*filter(None, notes)]
 
 
 PACKAGE = __name__.partition(".")[0]
 CALL = "torch.nn.modules.module"
-"""torch's module that calls a model."""
+"""The method of torch's modules that calls a model."""
 
 Shapes = tuple[tuple[Any, ...], ...]
-"""The name of each input of a model, with its axes."""
+"""The name of each model input, with its axes."""
 
 _ways: MutableMapping[PreTrainedModel, dict[Shapes, Way]] = WeakKeyDictionary()
-"""Way of capture of each model, by the shapes of the inputs it was tried on."""
+"""The way of capture for each model, by the shapes of the inputs on which it was tried."""
 
 _windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
-"""Numbers of tokens beyond which a model may hide something, from settings in its configs."""
+"""Numbers of tokens above which a model may hide something, from the settings in its configs."""
 
 _lent: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
-"""Models of a caller that are in use, with their states."""
+"""A caller's models that are in use, with their states."""
 
 _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
-"""State of a caller's model when the ways in `_ways` were determined."""
+"""The state of a caller's model when the ways in `_ways` were determined."""
 
 
 @contextmanager
 def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
-    """Try a caller's model, or its body, again on texts longer than before, or if it has changed.
+    """Try a caller's model, or its body, again if it has changed, or on texts longer than before.
 
-    Inside the block, whole texts are tried, since rounding may grow with the text (int8).
+    Inside the block, whole texts are tried, since rounding may grow with the text length (int8).
     """
     models, state = (whole, body), comparable_state(whole)
     for model in models:
@@ -267,10 +268,10 @@ def capture(
     consume: Consumer,
     meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Way:
-    """Run the model on texts of one length; each layer's attention goes to `consume`. Returns the way used.
+    """Run the model on texts of one length, and pass each layer's attention to `consume`.
 
-    `meanwhile` is open while the model runs. Raises UserError if the model returns no weights between its
-    tokens, and MemoryError if memory runs out.
+    Returns the way of capture. `meanwhile` is open while the model runs. Raises UserError if the model
+    returns no weights between its tokens, and MemoryError if memory runs out.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
@@ -279,7 +280,7 @@ def capture(
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
-                layers = _eager_layers(model, inputs)  # first, to raise the model's own errors
+                layers = _eager_layers(model, inputs)  # this comes first, to raise the model's own errors
                 refuse_changes(model, f"{model.config.model_type} {NOT_CHANGED}")
                 for layer in layers:
                     guarded(consume)(layer)
@@ -287,9 +288,10 @@ def capture(
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The way of capture. Raises UserError for a model with its own attention code, which cannot be changed.
+    """Return the way of capture.
 
-    For a model that fails or returns NaN, the error is its own, or names the module with NaN.
+    Raises UserError for a model with its own attention code, which cannot be changed. If the model fails or
+    returns NaN, the message is the model's own error, or names the module with NaN.
     """
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind, _what_is_read(inputs)):
@@ -305,10 +307,10 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 
 
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
-    """Outputs of a model with the attention that `consume` returns, after `check_computed_here`.
+    """Return the outputs of a model whose attention outputs come from `consume`, after `check_computed_here`.
 
-    None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails, and MemoryError if
-    memory runs out.
+    The result is None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails, and
+    MemoryError if memory runs out.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):
@@ -324,11 +326,11 @@ def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numberin
 
 
 def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The way to capture a model's attention, tried on the first tokens of the first text.
+    """Determine how to capture a model's attention by trying the first tokens of the first text.
 
-    If a window is shorter than the text, tried on slightly more tokens than the window; a caller's model is
-    tried on whole texts, unless it was tried on equally many texts of this length. Limited by the memory of
-    eager attention.
+    If a window is shorter than the text, slightly more tokens than the window are tried; a caller's model is
+    tried on whole texts, unless it was tried on as many texts of this length before. The memory of eager
+    attention sets a limit.
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
@@ -359,7 +361,7 @@ def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
 
 
 def comes_by_interface(model: PreTrainedModel) -> bool:
-    """True if the model is known to pass on its attention for every input that it was tried on."""
+    """Return True if the model is known to pass on its attention for every input on which it was tried."""
     ways = _ways.get(model, {})
     return bool(ways) and all(way.kind == "interface" for way in ways.values())
 
@@ -370,7 +372,7 @@ def copy_ways(model: PreTrainedModel, copy: PreTrainedModel) -> None:
 
 
 def _covers(tried: Shapes, shapes: Shapes) -> bool:
-    """True if a model was tried on equally many texts of at least the same lengths."""
+    """Return True if a model was tried on as many texts of at least the same lengths."""
     return len(tried) == len(shapes) and all(
         (name, len(before)) == (now_name, len(now)) and all(map(ge, before, now))
         for (name, *before), (now_name, *now) in zip(tried, shapes, strict=True)
@@ -378,7 +380,7 @@ def _covers(tried: Shapes, shapes: Shapes) -> bool:
 
 
 def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str, Tensor] | None) -> Way:
-    """The way for a few tokens and, if passed, for more."""
+    """Return the way of capture for a few tokens and, if passed, for more tokens."""
 
     def tried() -> Way:
         way = _tried(model, few, output_attentions=True)
@@ -404,7 +406,7 @@ def _window_sizes(model: PreTrainedModel) -> set[int]:
 
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
-    """The first tokens of the first texts, with nothing masked; processed inputs whole."""
+    """Return the first tokens of the first texts, with nothing masked; processed inputs are kept whole."""
     if isinstance(inputs, ProcessedInputs):
         return inputs
     return {name: _tensor_start(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
@@ -419,7 +421,7 @@ def _tensor_start(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ModuleCall:
-    """Vectors of tokens passed to a module, and its output."""
+    """The token vectors passed to a module, and its output."""
 
     inputs: tuple[Tensor | None, ...]
     named: Mapping[str, Tensor | None]
@@ -427,7 +429,7 @@ class _ModuleCall:
 
 
 def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
-    """The interface if it captures as many layers as eager attention, and each has the same output."""
+    """Return the interface if it captures as many layers as eager attention, with the same output in each."""
     numbering = _numbering(model, inputs)
     calls: dict[str, list[_ModuleCall]] = {}
 
@@ -437,15 +439,15 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
     try:
         with _recorded(model, calls):
             output = run_by_interface(model, inputs, note, numbering)[0]
-    except Exception as error:  # a model may fail in any way on another mask or attention
+    except Exception as error:  # a model may fail in any way with a different mask or attention
         raise_if_memory(error)
         return Way("eager")
     try:
         with with_eager_attention(model), _compared(model, calls) as agreeing:
             expected = model(**inputs, **asked)
-    except Exception as error:  # nothing to compare with
+    except Exception as error:  # there is nothing to compare with
         raise_if_memory(error)
-        # Without a layer, there is only the error to show.
+        # Without a layer, only the error can be shown.
         fails = f"{NOT_COMPARED}, which fails: {_one_line(error)}"
         return Way("interface", fails) if numbering.taken else Way("eager")
     num_layers = sum(map(len, numbering.taken.values()))
@@ -457,11 +459,11 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
 
 @contextmanager
 def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) -> Iterator[None]:
-    """Record the calls of the modules that are in `calls`, inside the block."""
+    """Inside the block, record the calls of the modules that are in `calls`."""
 
     def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
         if name in calls:
-            # Copies: some models reuse the memory.
+            # Copies, because some models reuse the memory.
             keywords = {key: _copied(part) for key, part in named.items()}
             calls[name].append(_ModuleCall(tuple(map(_copied, inputs)), keywords, _copied(_first(output))))
 
@@ -476,9 +478,9 @@ def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) ->
 
 @contextmanager
 def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]) -> Iterator[list[bool]]:
-    """Repeat the recorded inputs of modules inside the block, and yield a list of whether each output agrees.
+    """Inside the block, repeat the recorded calls of modules, and yield a list of whether each output agrees.
 
-    Each module is compared separately, so that rounding does not add up from layer to layer.
+    Each module is compared separately, so that rounding errors do not add up from layer to layer.
     """
     agreeing: list[bool] = []
     waiting = {name: deque(module_calls) for name, module_calls in calls.items()}
@@ -512,12 +514,12 @@ def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]
 
 
 def _first(output: Any) -> Any:
-    """A module's output, or the first of several."""
+    """Return a module's output, or the first one of several."""
     return output[0] if isinstance(output, tuple | list) else output
 
 
 def _copied(part: Any) -> Tensor | None:
-    """A copy of vectors of tokens; None for anything else, such as masks."""
+    """Return a copy of token vectors, or None for anything else, such as masks."""
     is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim in (2, 3)
     return part.clone() if is_vectors else None
 
@@ -543,7 +545,7 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
 
 @contextmanager
 def _finding_nan(model: PreTrainedModel) -> Iterator[None]:
-    """Raise CannotShow inside the block for the first module of a model whose output has NaN."""
+    """Inside the block, raise CannotShow for the first module of a model whose output has NaN."""
 
     def check(name: str, output: Any) -> None:
         part = _first(output)
@@ -558,18 +560,18 @@ def _finding_nan(model: PreTrainedModel) -> Iterator[None]:
 
 
 class _ConsumerError(Exception):
-    """Carries the consumer's error through the model."""
+    """Carries the consumer's error through the model's code."""
 
 
 def guarded(consume: Consumer) -> Consumer:
-    """The consumer, with errors that pass through the model unchanged."""
+    """Wrap the consumer so that its errors pass through the model unchanged."""
 
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
             return consume(layer)
         except (CannotShow, StopCapture, UserError):
             raise
-        except Exception as error:  # every error passes; this only records its origin
+        except Exception as error:  # every error is passed on; this only records its origin
             raise_if_memory(error)
             raise _ConsumerError from error
 
@@ -578,7 +580,7 @@ def guarded(consume: Consumer) -> Consumer:
 
 @contextmanager
 def model_errors(kind: str, what: str = "run on only text") -> Iterator[None]:
-    """Turn any failure of the model itself into a one-line UserError; bugs of attn pass through."""
+    """Turn any failure of the model itself into a one-line UserError; attn's own bugs pass through."""
     try:
         yield
     except (UserError, MemoryError):
@@ -605,7 +607,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _is_model_error(error: Exception) -> bool:
-    """True if a model itself failed: it was called, and did not call attn."""
+    """Return True if the model itself failed: it was called, and did not call attn."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
     inside = modules[is_model.index(True) :] if True in is_model else []
@@ -616,9 +618,9 @@ CaptureResult = TypeVar("CaptureResult")
 AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
-"""Each run is a thread that holds the vectors of its texts between two blocks, and its results."""
+"""Each of these runs is a thread that holds its results and the vectors of its texts between two blocks."""
 ENOUGH_TOKENS = 1024
-"""A product of this many rows is as fast per row as one of more rows."""
+"""A product of this many rows takes as little time per row as one of more rows."""
 
 
 def in_step(
@@ -626,12 +628,12 @@ def in_step(
     works: Sequence[Callable[[], CaptureResult]],
     between: Callable[[], object] = lambda: None,
 ) -> list[CaptureResult]:
-    """The results of the works, each of which runs the model on different texts.
+    """Return the results of tasks, each of which runs the model on different texts.
 
-    If a model's weights stay in their files, the works run together: all the first block, then all the
-    second, so that each block is read once; if weights are then kept in memory, the rows of all works are
-    multiplied together. Raises the error of the first work that fails. `between` is called after each block
-    or work.
+    If a model's weights stay in their files, the tasks run together: all run the first block, then all run
+    the second, so that each block is read once; if weights are then kept in memory, the rows of all tasks are
+    multiplied together. Raises the error of the first task that fails. `between` is called after each block
+    or task.
     """
     use = stored_use(model)
     if use is None or len(works) < 2:
@@ -652,7 +654,7 @@ def in_step(
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
-    """Batches of texts with their readings, grouped into as many as run together."""
+    """Group batches of texts, with their readings, into as many as can run together."""
     use = stored_use(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf
