@@ -1,8 +1,8 @@
 """An answer as tokens: as typed, or with a space before it if the text needs one.
 
-`Mary gave the book to` continues with ` John`, not with `John`: whichever of the two is more likely is used.
-An answer that begins with whitespace is used unchanged, and so is one in double quotes: `"John"`. A number is
-taken as a token id.
+`Mary gave the book to` continues with ` John`, not with `John`; whichever is more likely is used. An answer
+that begins with whitespace is used unchanged, and so is one in double quotes: `"John"`. A number is taken as
+a token id.
 """
 
 import inspect

@@ -202,7 +202,7 @@ def layer_number(module: str) -> int:
 
 @cache
 def block_list(module: str) -> str:
-    """The list of blocks that contains a module: `model.layers` for `model.layers.5.mlp`, else ""."""
+    """Return the list of blocks that contains a module (`model.layers` for `model.layers.5.mlp`), or ""."""
     block = BLOCK.match(module)
     return block[0].rpartition(".")[0] if block else ""
 
@@ -316,7 +316,7 @@ MIXERS = {
 }
 """Mechanisms that mix tokens without a softmax, by class name pattern."""
 MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
-"""Layers, by the mechanism that mixes their tokens without a softmax and whether attention is beside it."""
+"""Layers, by the mechanism that mixes their tokens without a softmax and whether they also have attention."""
 
 
 @cache

@@ -357,7 +357,7 @@ STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
 
 
 def _form(name: str) -> str:
-    """`blocks.*.attn.hook_pattern` for the name of a layer's array; `attentions.*.*` for steps and layers."""
+    """Return the form of a name: `blocks.*.attn.hook_pattern` for a layer, `attentions.*.*` with steps."""
     return STEP_AND_LAYER.sub("*.*", name) if STEP_AND_LAYER.search(name) else NUMBER.sub("*", name, count=1)
 
 

@@ -1,7 +1,8 @@
 """Positions of the parts of a chat in the prompt that a model's template renders.
 
-A template is a program: it may strip its inputs, escape them, repeat them or reorder them. So parts are not
-searched for by their text: the chat is rendered again with marks around each part, which are then removed.
+A template is a program: it may strip its inputs, escape them, repeat them or reorder them. Parts are
+therefore not searched for by their text: the chat is rendered again with marks around each part, and the
+marks are then removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ Chat = Sequence[Mapping[str, Any]]
 """Messages, each with its role and content."""
 Tools = Sequence[Mapping[str, Any]]
 FIRST_MARK = 0xF0000
-"""First character of a plane for private use, which has no meaning in texts."""
+"""The first character of a private-use plane, which has no meaning in texts."""
 LEAVES = ("name", "description")
-"""The texts in a tool that templates show without inspecting them."""
+"""The strings in a tool that templates show without inspecting them."""
 
 
 class Span(NamedTuple):
@@ -30,7 +31,8 @@ class Span(NamedTuple):
 class PlacedChat(NamedTuple):
     """The prompt, with the spans of each message's marked parts and of each tool.
 
-    One list of spans per part: empty if the template leaves the part out, several if it repeats it.
+    Each part has a list of spans, which is empty if the template leaves the part out, and has several if it
+    repeats it.
     """
 
     text: str
@@ -41,9 +43,10 @@ class PlacedChat(NamedTuple):
 def placed_chat(
     messages: Chat, pretrained: Pretrained, tools: Tools = (), parts: Sequence[Sequence[Span]] | None = None
 ) -> PlacedChat:
-    """A chat in its template. `parts` are spans of each message's content, by default the stripped content.
+    """Render a chat in its template.
 
-    Raises UserError if the template fails.
+    `parts` are spans of each message's content; by default, the stripped content is the only part. Raises
+    UserError if the template fails.
     """
     whole = in_chat_template(messages, pretrained, tools)
     parts = [[core(_content(message))] for message in messages] if parts is None else parts
@@ -60,12 +63,12 @@ def placed_chat(
 
 
 def _are_placed(parts: Sequence[Span], placed: Sequence[Sequence[Span]]) -> bool:
-    """True if each part that is not empty has a place."""
+    """Return True if each part that is not empty has been placed."""
     return all(spans or part.start == part.end for part, spans in zip(parts, placed, strict=True))
 
 
 def core(content: str) -> Span:
-    """Span of a text without its outer blanks."""
+    """Return the span of a text without the whitespace around it."""
     start = len(content) - len(content.lstrip())
     return Span(start, max(start, len(content.rstrip())))
 
@@ -83,14 +86,14 @@ class _Marks:
         self.pair_of: dict[str, int] = {}
 
     def new(self) -> tuple[int, str, str]:
-        """A number, and the marks before and after its part."""
+        """Return a number for a part, and the marks before and after the part."""
         number = len(self.pair_of) // 2
         before, after = next(self._characters), next(self._characters)
         self.pair_of |= {before: number, after: number}
         return number, before, after
 
     def taken_out(self, text: str) -> tuple[str, dict[int, list[Span]]]:
-        """A text without the marks, and the spans between each pair."""
+        """Remove the marks from a text, and return it with the span between each pair."""
         pieces: list[str] = []
         opened: dict[int, int] = {}
         spans: dict[int, list[Span]] = {}
@@ -112,7 +115,7 @@ class _Marks:
 def _with_marks(
     message: Mapping[str, Any], parts: Sequence[Span], marks: _Marks
 ) -> tuple[dict[str, Any], list[int]]:
-    """A message with marks in its content, and the numbers of its parts; an empty part gets no marks."""
+    """Mark the parts of a message, and return it with the numbers of its parts; empty parts get no marks."""
     content, numbers, pieces, end = _content(message), list[int](), list[str](), 0
     for part in parts:
         number, before, after = marks.new()
@@ -126,7 +129,7 @@ def _with_marks(
 def _alone(
     number: int, parts: Sequence[Span], messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
 ) -> list[list[Span]]:
-    """The spans of the parts of one message, with all other messages unmarked."""
+    """Return the spans of one message's parts, found while all other messages are unmarked."""
     marks = _Marks(whole, messages, tools)
     marked, pairs = _with_marks(messages[number], parts, marks)
     changed = [marked if place == number else message for place, message in enumerate(messages)]
@@ -140,9 +143,9 @@ def _alone(
 def _by_a_letter(
     number: int, part: Span, messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
 ) -> list[Span]:
-    """The spans of a part, found from one letter of it that is changed.
+    """Return the spans of a part, found by changing one of its letters.
 
-    For templates that look at the beginning or the end of a content, or cut it.
+    This is for templates that look at the beginning or the end of a content, or that cut it.
     """
     content = _content(messages[number])
     _, mark, _ = _Marks(whole, messages, tools).new()
@@ -161,9 +164,9 @@ def _by_a_letter(
 
 
 def _mark_places(mark: str, other: str, whole: str) -> list[int]:
-    """Places in the prompt of the letter that a mark replaces in another prompt.
+    """Return the places in the prompt of the letter that a mark replaces in another prompt.
 
-    The other prompt's length may differ only before or only after the mark.
+    The other prompt's length may differ only before the mark or only after it.
     """
     places = []
     longer = len(whole) - len(other)
@@ -188,7 +191,7 @@ def _around(where: int, whole: str, place: int, part: Span, content: str) -> Spa
 
 
 def _tool_spans(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
-    """For each tool, the text from its first name or description to its last."""
+    """Return, for each tool, the span from its first name or description to its last."""
     marks = _Marks(whole, messages, tools)
     numbers: list[list[int]] = []
     marked = []

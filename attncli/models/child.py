@@ -17,7 +17,7 @@ MADE = "\x02"
 """Precedes a result, to distinguish it from an error message."""
 MOST_SECONDS, MOST_MEMORY, PIPE_BYTES, MOST_ANSWER = 5.0, 512 * 2**20, 2**20, 128 * 2**20
 WAITING = 2
-"""Seconds of wall-clock time per second of processor time that a process may take."""
+"""Seconds of wall-clock time that a process may take per second of processor time."""
 
 
 def made_in_child(
@@ -27,7 +27,7 @@ def made_in_child(
     most_seconds: float | None = None,
     is_quiet: bool = False,
 ) -> str:
-    """The result of a function run in a separate process, which ends if it takes too much time or memory.
+    """Return the result of a function run in a separate process, with limits on its time and memory.
 
     `most_seconds` limits processor time, so that a busy machine rarely causes errors; the wall-clock limit is
     twice as long. Raises ValueError with a one-line reason if a limit is reached or the function raises
@@ -35,7 +35,7 @@ def made_in_child(
     """
     most_seconds = MOST_SECONDS if most_seconds is None else most_seconds
     reading, writing = os.pipe()
-    with quiet_warnings():  # about threads that may hold a lock: the code below takes only Python's locks
+    with quiet_warnings():  # about threads that may hold a lock; the code below takes only Python's locks
         process = os.fork()
     if not process:
         os.close(reading)
@@ -77,7 +77,7 @@ def _too_much(most_memory: int) -> str:
 
 
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
-    """The text that a process writes until it ends. It is killed if it takes too long or writes too much."""
+    """Return what a process writes until it ends. It is killed if it takes too long or writes too much."""
     parts: list[bytes] = []
     end = monotonic() + WAITING * most_seconds
     is_done = False

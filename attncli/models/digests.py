@@ -13,14 +13,17 @@ from typing import BinaryIO
 from attncli.system.plain_text import parsed_json
 
 LARGE_BYTES = 8 * 2**20
-"""Smaller files are read within 7 ms and not cached."""
+"""Files smaller than this are read within 7 ms, and their digests are not cached."""
 BLOCK_BYTES = 2**20
 SETTLED_SECONDS = 2.0
 """A file changed more recently may change again within the same tick of its file system's clock."""
 
 
 def cache_folder(name: str) -> Path:
-    """Folder of the user's cache for data that can be recreated. Raises OSError for a user without a home."""
+    """Return the user's cache folder for data that can be recreated.
+
+    Raises OSError for a user without a home.
+    """
     caches = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / name
@@ -29,11 +32,11 @@ def cache_folder(name: str) -> Path:
 
 
 def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> str:
-    """The SHA-256 of a file, the same on every machine. Raises OSError if it cannot be read.
+    """Return the SHA-256 of a file, the same on every machine. Raises OSError if the file cannot be read.
 
-    A large file's digest is cached together with the file's state: device, inode, size, time of change, and
-    the time of the last change of its inode, which no program can set back. `on_read` is called after each
-    block.
+    A large file's digest is cached together with the file's state: its device, inode, size, modification
+    time, and the time at which its inode last changed, which no program can set back. `on_read` is called
+    after each block.
     """
     with path.open("rb") as file:
         state = _file_state(file)
@@ -69,7 +72,7 @@ def _noted(note: Path, state: list[int]) -> str | None:
 
 
 def _write_note(note: Path, state: list[int], digest: str) -> None:
-    """Write the note atomically; if that fails, the file is read again next time."""
+    """Write the note atomically. If that fails, the file is simply read again next time."""
     part = note.with_name(f"{note.name}.{os.getpid()}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -30,15 +30,15 @@ OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"
 
 
 def is_encoder(pretrained: Pretrained) -> bool:
-    """True if a model reads text without generating: no head that predicts the next token, no decoder."""
+    """Return True if a model reads text without generating any: no decoder, no head for the next token."""
     return not pretrained.has_decoder and pretrained.predicts != "next"
 
 
 class Pooling(NamedTuple):
-    """Pooling of vectors of tokens into one vector of the text; `pooled` is the model's own.
+    """The way to pool token vectors into one vector of the text; `pooled` is the model's own.
 
-    `is_known` if the folder specifies it (sentence-transformers); at most `most` tokens are read, None for no
-    limit.
+    `is_known` is True if the folder specifies it (sentence-transformers); at most `most` tokens are read, or
+    any number if it is None.
     """
 
     mode: PoolingMode
@@ -46,13 +46,13 @@ class Pooling(NamedTuple):
     most: int | None = None
 
     def of(self, vectors: Float[Tensor, "text token embed"]) -> Float[Tensor, "text embed"]:
-        """The vectors of texts without padding."""
+        """Pool the token vectors of texts without padding."""
         if self.mode == "mean":
             return vectors.mean(dim=1)
         return vectors[:, 0 if self.mode == "cls" else -1]
 
     def text_vectors(self, outputs: ModelOutput) -> Float[Tensor, "text embed"]:
-        """The vectors from a model's outputs."""
+        """Return the text vectors from a model's outputs."""
         if self.mode == "pooled":
             pooled: Tensor = outputs["pooler_output"]
             return pooled
@@ -60,11 +60,11 @@ class Pooling(NamedTuple):
 
 
 MEAN = Pooling("mean", is_known=False)
-"""Used if no file specifies the pooling."""
+"""The pooling that is used if no file specifies one."""
 
 
 def text_pooling(pretrained: Pretrained) -> Pooling:
-    """The pooling set in a sentence encoder's folder, by default the mean over the tokens.
+    """Return the pooling set in a sentence encoder's folder, or by default the mean over the tokens.
 
     Raises UserError for unsupported modules or modes.
     """
@@ -96,7 +96,7 @@ def text_pooling(pretrained: Pretrained) -> Pooling:
 
 
 def _sentence_folder(pretrained: Pretrained) -> Path | None:
-    """The folder of a sentence encoder, if the model came from one."""
+    """Return the folder of a sentence encoder, or None if the model did not come from one."""
     for name in (pretrained.source, getattr(pretrained.model, "name_or_path", None)):
         if isinstance(name, str) and name and (Path(name) / MODULES).is_file():
             return Path(name)
@@ -104,7 +104,7 @@ def _sentence_folder(pretrained: Pretrained) -> Path | None:
 
 
 def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
-    """A note on prompts that a folder has for questions or texts, since they are not prepended."""
+    """Return a note if a folder has prompts for questions or texts, since they are not prepended."""
     folder = _sentence_folder(pretrained)
     if folder is None or not (folder / SENTENCE_PROMPTS).is_file():
         return
@@ -114,7 +114,7 @@ def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
 
 
 def says(pretrained: Pretrained) -> EncoderSays:
-    """The kind of an encoder's output, by its head; without a head it is an encoder of sentences."""
+    """Return the kind of an encoder's output, by its head; without a head it is a sentence encoder."""
     if pretrained.classifier is not None:
         return "class"
     return (
@@ -125,10 +125,10 @@ def says(pretrained: Pretrained) -> EncoderSays:
 def read_for_encoder(
     pretrained: Pretrained, sourced: SourcedText, question: str | None, *, key: str = "sources"
 ) -> SourcedReading:
-    """A text as an encoder reads it: the question as first text of a pair, alone, or below the text.
+    """Read a text as an encoder reads it: the question as the first text of a pair, alone, or below the text.
 
-    In a text with a masked word, the source with the mask does not count. Raises UserError, with `key` in the
-    message, as `read_sourced` does, and unless there is exactly one mask.
+    In a text with a masked word, the source that has the mask does not count. Raises UserError, with `key` in
+    the message, as `read_sourced` does, and unless there is exactly one mask.
     """
     pretrained.check_reads_text()
     if says(pretrained) == "word":
@@ -163,17 +163,17 @@ def _around_mask(pretrained: Pretrained, sourced: SourcedText, question: str | N
 
 
 def class_names(model: PreTrainedModel) -> list[str]:
-    """Names of the classes, ordered by number."""
+    """Return the names of the classes, ordered by number."""
     names = {int(number): str(name) for number, name in (model.config.id2label or {}).items()}
     return [names[number] for number in sorted(names)]
 
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """A model's output to explain. `name` is the class or the word, empty for a similarity.
+    """A model's output to explain.
 
-    `place` is the position of the mask, `index` the class or the token, `toward` the direction of the other
-    text.
+    `name` is the class or the word, and empty for a similarity. `place` is the position of the mask, `index`
+    the number of the class or the token, and `toward` the direction of the other text.
     """
 
     kind: EncoderSays
@@ -217,7 +217,10 @@ class EncoderOutput:
 
 
 def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOutput:
-    """Outputs of a model for texts. Raises UserError if it fails, and MemoryError if memory runs out."""
+    """Return the outputs of a model for texts.
+
+    Raises UserError if it fails, and MemoryError if memory runs out.
+    """
     with model_errors(model.config.model_type), with_eager_attention(model), torch.no_grad():
         outputs: ModelOutput = model(**inputs)
     return outputs
@@ -226,7 +229,7 @@ def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOu
 def encoder_inputs(
     pretrained: Pretrained, ids: Int[Tensor, "text token"], types: Int[Tensor, "text token"] | None = None
 ) -> dict[str, Tensor]:
-    """Arguments of a forward for texts of one length, without padding."""
+    """Return the forward arguments for texts of one length, without padding."""
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if types is not None:
         inputs["token_type_ids"] = types
@@ -234,7 +237,7 @@ def encoder_inputs(
 
 
 def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | None:
-    """For each token, its text in a pair; None for a single text, or a model without token types."""
+    """Return the number of each token's text in a pair; None for a single text, or without token types."""
     if pretrained.classifier is None or sourced.apart is None:
         return None
     if "token_type_ids" not in forward_arguments(pretrained.model):
@@ -243,7 +246,7 @@ def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | Non
 
 
 def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
-    """The output to explain: the class, the word or the similarity, by default the most likely one.
+    """Return the output to explain: the class, the word or the similarity; by default, the most likely one.
 
     Raises UserError for a class or a word that does not exist.
     """
@@ -282,13 +285,13 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
 
 
 MOST_LISTED = 12
-"""Most classes listed in an error."""
+"""The most classes that an error lists."""
 
 
 def class_to_explain(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], answer: str | None
 ) -> EncoderOutput:
-    """The class that a head chooses, or the given one: a name, one of several names of a class, or a number.
+    """Return the class that a head predicts, or the given one: one of a class's names, or a number.
 
     Raises UserError for a class that does not exist.
     """

@@ -62,7 +62,7 @@ def unknown_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
         names.add(getattr(model, "unk_token", None))
         if isinstance(model, Unigram):
             with suppress(Exception):  # it has no unknown token
-                (token,) = model.tokenize(IN_NO_VOCABULARY)  # several are bytes
+                (token,) = model.tokenize(IN_NO_VOCABULARY)  # if there are several, they are bytes
                 names.add(model.id_to_token(token.id))
     ids: dict[Any, str] = {tokenizer.convert_tokens_to_ids(name): name for name in names if name}
     return {number: name for number, name in ids.items() if number is not None}
@@ -75,9 +75,9 @@ def unknown_words(
     spans: Spans | None,
     encode: Callable[[str], BatchEncoding],
 ) -> tuple[UnknownWord, ...]:
-    """The words of a text that became an unknown token, unless they are the name of that token.
+    """Return the words of a text that became an unknown token, unless they are the name of that token.
 
-    Without the characters of the tokens, words are encoded one by one.
+    If the characters of the tokens are not known, words are encoded one by one.
     """
     names = [*unknown.values()]
     if spans is not None:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
-"""Suffixes of files written by torch.save."""
+"""Suffixes of files that torch.save writes."""
 PICKLED_WHOLE = "pytorch_model.bin"
 NOT_WEIGHTS = re.compile(r"(training_args|adapter_model|optimizer|scheduler|scaler|rng_state|global_step).*")
-"""Matches files of trainers and adapters beside the weights."""
+"""Matches files that trainers and adapters leave beside the weights."""
 UNSUPPORTED_WEIGHTS = ("*.ckpt", "*.h5", "*.msgpack")
 TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (
@@ -51,16 +51,19 @@ TOKENIZER_FILES = (
     "tekken.json",
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Either has the settings for turning a file other than text into a model's input."""
+"""Either of these has the settings for turning a file other than text into a model's input."""
 IDS_INSTEAD = 'use token ids instead of text: lines of JSON such as {"ids": [12, 7, 13]} in `texts` or `file`'
-"""Inputs of a model without a tokenizer."""
+"""The inputs of a model without a tokenizer."""
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 VIRTUAL_TOKENS = (
     "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not support: "
     "use the model without it"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
-"""Suffixes of files that transformers reads. A pipe or folder with such a name is skipped, or blocks."""
+"""Suffixes of files that transformers reads.
+
+A pipe or a folder with such a name is skipped, or would block.
+"""
 SHARDED, PICKLED_SHARDED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 MOST_BYTES = {
     **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
@@ -68,36 +71,36 @@ MOST_BYTES = {
     "*.index.json": INDEX_BYTES,
     **dict.fromkeys(("*config.json", "*_tokens*.json", "chat_template*"), MODEL_SETTINGS_BYTES),
 }
-"""Files that transformers reads whole, each with its size limit in bytes."""
+"""The files that transformers reads completely, each with its size limit in bytes."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
-"""Matches settings with a number of parts, all of which are built before any weight is read."""
+"""Matches settings for the number of parts, all of which are built before any weight is read."""
 HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
-"""Matches settings with a number of heads."""
+"""Matches settings for the number of heads."""
 FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
 """Each label gets a name before any weight is read; other label settings are sizes of weights."""
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """Bytes of memory per byte of a file (four float32 weights), and bytes allowed for tables of positions."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
-"""Tensors of a model per tensor in its files, and tensors allowed in addition."""
+"""Tensors allowed in a model per tensor in its files, and the number of tensors allowed in addition."""
 MOST_REASON = 300
-"""Characters of another program's error that a message repeats."""
+"""The most characters of another program's error that a message repeats."""
 READ_FIRST_BYTES = 2**28
-"""Size of a model's numbers, in their computed type, up to which all are read before the first is used."""
+"""Size of a model's numbers, as computed, up to which all of them are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 UNSUPPORTED_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
 """Suffixes of models for other programs."""
 HOLDS_A_MODEL = re.compile(r"(\.gguf|\.safetensors|pytorch_model\.bin),")
-"""Matches a line with a model in the list of a package's files."""
+"""Matches a line that names a model in a package's list of files."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
-"""The folder of the tiny model that ships with the package; it learned to copy random characters."""
+"""The folder of the tiny model that ships with the package; it has learned to copy random characters."""
 
 
 def local_model(model: str) -> Path | None:
-    """The folder or GGUF file; None for a name that could only belong to a model on the hub.
+    """Return the folder or GGUF file, or None for a name that could only belong to a model on the hub.
 
-    Raises ValueError for a package that ships several.
+    Raises ValueError for a package that ships several models.
     """
     path = Path(model)
     with suppress(OSError):  # the name may be too long for a path
@@ -119,7 +122,7 @@ def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
 
 
 def _package_files(package: str) -> list[Path] | None:
-    """An installed package's list of files, read without running its code; None for an absent package."""
+    """Return an installed package's list of files, without running its code; None if it is not installed."""
     try:
         listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
@@ -143,7 +146,7 @@ def _package_model(name: str) -> Path | None:
 
 @cache
 def models_in_packages() -> list[str]:
-    """Installed packages that ship one model."""
+    """Return the installed packages that ship one model."""
     names = {
         package.name for package in distributions() if HOLDS_A_MODEL.search(package.read_text("RECORD") or "")
     }
@@ -153,7 +156,7 @@ def models_in_packages() -> list[str]:
 def _is_model(package: str) -> bool:
     try:
         return _package_model(package) is not None
-    except ValueError:  # a package with several
+    except ValueError:  # a package that ships several models
         return False
 
 
@@ -169,18 +172,18 @@ def no_such_model(name: str, allow_download: str) -> str:
 
 
 MOST_COMMAND = 300
-"""Characters of the longest command that is repeated in a message."""
+"""The most characters of a command that is repeated in a message."""
 MOST_FOLDERS, MOST_MODELS = 200, 5
-"""Most folders that are searched, and most models that are listed."""
+"""The most folders that are searched, and the most models that are listed."""
 DOWNLOADED = "models--"
-"""Prefix of a model's folder in the hub cache; the parts of its id are joined by `--`."""
+"""The prefix of a model's folder in the hub cache; the parts of its id are joined by `--`."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 REVISION_BYTES = 2**16
-"""Largest file with a commit hash in the hub cache, in bytes."""
+"""Size limit, in bytes, for a file with a commit hash in the hub cache."""
 
 
 def _instead(name: str) -> str:
-    """Available models, the most similar name first, and the command that would download the model."""
+    """Suggest what to use instead: models, those with similar names first, and a download command."""
     downloaded = _downloaded()
     here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in downloaded)]
     near = similar_word(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
@@ -196,7 +199,7 @@ def _instead(name: str) -> str:
 
 
 def _folders_beside() -> list[str]:
-    """Models in the folders of the working folder, or one level below."""
+    """Return the models in subfolders of the working folder, down to one further level."""
     models: list[str] = []
     with suppress(OSError):
         for pattern in ("*/config.json", "*/*/config.json", "*.gguf"):
@@ -208,7 +211,7 @@ def _folders_beside() -> list[str]:
 
 
 def hub_cache() -> Path:
-    """The folder in which huggingface_hub keeps downloads, by the same environment variables.
+    """Return the folder in which huggingface_hub keeps downloads, by the same environment variables.
 
     Raises RuntimeError if the home folder is unknown.
     """
@@ -221,7 +224,7 @@ def hub_cache() -> Path:
 
 
 def downloaded_snapshot(model: str) -> Path | None:
-    """The snapshot of ID or ID@REVISION in the hub cache; None unless it has a config and weights."""
+    """Return the snapshot of ID or ID@REVISION in the hub cache; None unless it has a config and weights."""
     name, revision = id_and_revision(model)
     if not HUB_ID.fullmatch(name) or ".." in Path(revision).parts or Path(revision).is_absolute():
         return None
@@ -237,7 +240,7 @@ def downloaded_snapshot(model: str) -> Path | None:
 
 
 def _downloaded() -> list[str]:
-    """The ids of models with a revision in the hub cache."""
+    """Return the ids of models that have a revision in the hub cache."""
     with suppress(OSError, RuntimeError):
         folders = [path for path in hub_cache().glob(f"{DOWNLOADED}*") if any(path.glob("snapshots/*"))]
         return sorted(path.name.removeprefix(DOWNLOADED).replace("--", "/") for path in folders)
@@ -245,7 +248,7 @@ def _downloaded() -> list[str]:
 
 
 def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> str:
-    """Error message for an installed package without a supported model."""
+    """Return the error message for an installed package without a supported model."""
     unsupported = [file.name for file in files if file.suffix.lower() in (*WEIGHTS, *UNSUPPORTED_MODELS)]
     needs = "config.json beside weights, or a .gguf file"
     instead = f"; convert its {unsupported[0]} to such a folder, as in docs/images.md" if unsupported else ""
@@ -254,7 +257,7 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
 
 
 def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
-    """The object that one of transformers' auto classes loads from the files of a model, on the hub or local.
+    """Return what a transformers auto class loads from the files of a model, on the hub or local.
 
     Raises UserError if that fails; `what` ("tokenizer: that of whisper") begins the message.
     """
@@ -273,7 +276,7 @@ def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
 
 
 def id_and_revision(model: str) -> tuple[str, str]:
-    """A hub id and the revision after its @, by default main; a folder or file has no revision."""
+    """Split a hub id and the revision after its @, by default main; a folder or a file has no revision."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     return name, revision or "main"
 
@@ -285,16 +288,16 @@ def check_packages() -> None:
 
 
 def quiet_transformers() -> None:
-    """Silence transformers' messages and progress bars: attn reports everything that users need to know."""
+    """Silence the messages and progress bars of transformers: attn reports all that users need to know."""
     from transformers.utils import logging
 
-    # transformers leaves these without types.
+    # transformers does not annotate these.
     logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _verbosity_restorer() -> Callable[[], None]:
-    """A function that restores transformers' current verbosity."""
+    """Return a function that restores the current verbosity of transformers."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -317,7 +320,7 @@ def transformers_quiet() -> AbstractContextManager[None]:
 
 @contextmanager
 def panics_in_one_line() -> Iterator[None]:
-    """Turn a panic of tokenizers' Rust code into a ValueError, without printing its long stack."""
+    """Turn a panic in the Rust code of tokenizers into a ValueError, without printing its long stack."""
     with ALONE, TemporaryFile() as captured:
         stderr = os.dup(2)
         os.dup2(captured.fileno(), 2)
@@ -386,18 +389,18 @@ def check_tokenizer_file(path: Path) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True if a folder has a tokenizer's files, which a model without text input does not need."""
+    """Return True if a folder has tokenizer files, which a model without text input does not need."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
 def refuse_without_tokenizer(folder: Path) -> None:
-    """Raise UserError for the folder of a text model without a tokenizer's files."""
+    """Raise UserError for the folder of a text model that has no tokenizer files."""
     if not has_tokenizer(folder) and not any((folder / name).is_file() for name in PROCESSOR_FILES):
         raise UserError(f"model: {folder.name} has no tokenizer ({TOKENIZER} is missing): {IDS_INSTEAD}")
 
 
 def _check_adapter(folder: Path) -> None:
-    """Raise UserError for an adapter that transformers would silently ignore, or read from a pickle."""
+    """Raise UserError for an adapter that transformers would silently ignore, or would read from a pickle."""
     if not (folder / ADAPTER).is_file():
         return
     if find_spec("peft") is None:
@@ -411,7 +414,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """Raise UserError for anything but a readable file, and for one too large for its purpose."""
+    """Raise UserError for anything but a readable file, and for one that is too large for its purpose."""
     try:
         if wrong := not_a_file(path.stat().st_mode):
             raise UserError(f"model: {path}: {wrong}")
@@ -425,7 +428,10 @@ def _check_file(path: Path) -> None:
 
 
 def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
-    """The contents of a model's JSON file. Raises UserError for invalid JSON, or more than `most` bytes."""
+    """Return the contents of a model's JSON file.
+
+    Raises UserError for invalid JSON, and for more than `most` bytes.
+    """
     try:
         return parsed_json(read_whole(path, most))
     except OSError as error:
@@ -435,7 +441,7 @@ def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a config. Raises UserError unless they describe a model."""
+    """Return the settings in a config. Raises UserError unless they describe a model."""
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: has no model_type: is this a transformers model?")
@@ -443,7 +449,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_shards(path: Path) -> list[Path]:
-    """The files of an index. Raises UserError for an index with files outside its folder."""
+    """Return the files of an index. Raises UserError for an index with files outside its folder."""
     index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
@@ -456,7 +462,7 @@ def _check_shards(path: Path) -> list[Path]:
 
 
 def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Every whole number of a config and of the configs in it, with its key."""
+    """Yield every whole number of a config and of the configs inside it, with its key."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _counts(value)
@@ -465,13 +471,16 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _checked_sizes(path: Path) -> list[int]:
-    """Number of entries of each tensor, tied ones counted once. Raises UserError for a damaged file."""
+    """Return the number of entries of each tensor, counting tied ones once.
+
+    Raises UserError for a damaged file.
+    """
     distinct = {(tensor.begin, tensor.shape): tensor for tensor in tensors_in(path).values()}
     return [prod(tensor.shape) for tensor in distinct.values()]
 
 
 def tensors_in(path: Path) -> "dict[str, TensorInFile]":
-    """The tensors of a file of weights by name, from its header. Raises UserError for a damaged file."""
+    """Return the tensors of a weight file by name, from its header. Raises UserError for a damaged file."""
     if path.suffix == ".safetensors":
         from attncli.models.weight_headers import safetensors_tensors
 
@@ -482,9 +491,9 @@ def tensors_in(path: Path) -> "dict[str, TensorInFile]":
 
 
 def num_parameters(model: Path) -> int:
-    """Number of parameters in a folder or GGUF file, from headers, whatever number of bits each takes.
+    """Return the number of parameters in a folder or GGUF file, from headers, regardless of their bits.
 
-    0 for a folder without weights. Raises UserError for a damaged one.
+    The number is 0 for a folder without weights. Raises UserError for a damaged file.
     """
     if model.is_file():
         from attncli.models.weight_headers import gguf_header
@@ -494,16 +503,16 @@ def num_parameters(model: Path) -> int:
 
 
 def stored_bytes(model: Path) -> int:
-    """Size of the weights of a folder or GGUF file on disk."""
+    """Return the size of the weights of a folder or GGUF file on disk."""
     return sum(path.stat().st_size for path in weight_files(model))
 
 
 def weight_files(model: Path) -> list[Path]:
-    """The files with the weights of a folder, or a GGUF file itself."""
+    """Return the files that hold the weights of a folder, or a GGUF file itself."""
     whole = model / "model.safetensors"
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
-    # Otherwise shards; files in Mistral's format may exist beside either.
+    # Otherwise there are shards; files in Mistral's format may exist beside either.
     files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != ADAPTER_WEIGHTS]
     if not files:
         return _pickled_files(model)
@@ -511,7 +520,7 @@ def weight_files(model: Path) -> list[Path]:
 
 
 def _pickled_files(folder: Path) -> list[Path]:
-    """The files of weights written by torch.save. Raises UserError if that is ambiguous."""
+    """Return the weight files that torch.save wrote. Raises UserError if it is not clear which they are."""
     if (folder / PICKLED_WHOLE).exists():
         return [folder / PICKLED_WHOLE]
     if (folder / PICKLED_SHARDED).is_file():
@@ -526,7 +535,7 @@ def _pickled_files(folder: Path) -> list[Path]:
 
 
 def pickled_note(folder: Path) -> str | None:
-    """A note that a folder's weights are pickled, and how to convert them; None for other folders."""
+    """Return a note that a folder's weights are pickled, and how to convert them; None for other folders."""
     files = weight_files(folder)
     if not files or files[0].suffix not in PICKLED:
         return None
@@ -539,7 +548,7 @@ def pickled_note(folder: Path) -> str | None:
 
 @contextmanager
 def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[None]:
-    """Raise UserError for a config with far more weights than `size` bytes can hold.
+    """Raise UserError for a config that describes far more weights than `size` bytes can hold.
 
     A model is built without memory (on the meta device), but weights missing from its files are then
     allocated.
@@ -576,7 +585,10 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
 
 
 def bounded_by_files(folder: Path) -> AbstractContextManager[None]:
-    """Limit building to the weights that a folder or GGUF file can hold; no limit for a model on the hub."""
+    """Keep a model from being built with more weights than a folder or GGUF file can hold.
+
+    There is no limit for a model on the hub.
+    """
     if folder.is_file():
         from attncli.models.weight_headers import BYTES_A_NUMBER, gguf_header
 

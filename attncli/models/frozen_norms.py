@@ -30,10 +30,10 @@ class FrozenNorm(NamedTuple):
 
 
 def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | None:
-    """The norm that a module's call computed; None if it did not compute one."""
+    """Return the norm that a module's call computed, or None if it did not compute one."""
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     size = read.shape[-1:]
-    # Some have a gain per head (Cohere).
+    # Some norms have a gain for each head (Cohere).
     if read.shape != gave.shape or any(
         isinstance(parameter, Tensor)
         and (not parameter.ndim or parameter.shape != read.shape[-parameter.ndim :])
@@ -53,17 +53,17 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
             if is_close(unscaled * scale, unshifted):
                 error = float((unscaled * scale - unshifted).abs().max())
                 norms.append((error, FrozenNorm(actual_gain, scale.to(read.dtype), shift, is_centred)))
-    # With a mean near 0, both norms fit: the closer one is used.
+    # If the mean is near 0, both norms fit, and the closer one is used.
     return min(norms, key=lambda parameter: parameter[0])[1] if norms else None
 
 
 def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
-    """True if all vectors are equal up to rounding, relative to the largest numbers of `size`."""
+    """Return True if all vectors are equal up to rounding, relative to the largest numbers of `size`."""
     largest = (b if size is None else size).abs().amax(dim=-1)
     return a.shape == b.shape and bool(((a - b).abs().amax(dim=-1) <= ROUNDING * largest).all())
 
 
 def in_turn(frozen: Sequence[FrozenNorm]) -> Callable[[Tensor], Tensor]:
-    """A forward that applies the first of these norms at its first call, then the next."""
+    """Return a forward that applies the first of these norms at its first call, then the next, and so on."""
     turns = iter(frozen)
     return lambda vectors: next(turns).of(vectors)

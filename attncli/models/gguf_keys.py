@@ -1,9 +1,9 @@
-"""The keys of a GGUF header that change the model's computation, as settings of transformers' config.
+"""The keys of a GGUF header that change a model's computation, as settings of the transformers config.
 
 transformers reads the sizes and drops everything else: scaled positions, windows, softcaps, biases. A key
-that is neither read here nor without effect is refused by name, so that no file is measured as a different
-model. The keys are described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; missing ones have
-llama.cpp's defaults.
+that is neither read here nor known to have no effect is refused by name, so that no file is measured as if it
+were a different model. The keys are described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md;
+missing ones have llama.cpp's defaults.
 """
 
 import io
@@ -40,13 +40,16 @@ WINDOW, PATTERN, CONTEXT = "attention.sliding_window", "attention.sliding_window
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 KEY_LENGTH, VALUE_LENGTH, ROTARY = "attention.key_length", "attention.value_length", "rope.dimension_count"
 MOST_ROTATED = 2**16
-"""Most dimensions of a head that are rotated; each pair of them has a factor."""
+"""The most dimensions of a head that are rotated; each pair of them has a factor."""
 SIZES = frozenset(
     (CONTEXT, "embedding_length", "block_count", "feed_forward_length", "vocab_size", "attention.head_count",
      "attention.head_count_kv", "attention.relative_buckets_count", "decoder_start_token_id",
      "shortconv.l_cache")
 )  # fmt: skip
-"""Keys that transformers reads from every file. A wrong one changes the shape of weights: an error."""
+"""Keys that transformers reads from every file.
+
+A wrong value changes the shape of weights, which is an error.
+"""
 WITHOUT_EFFECT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", "pooling_type"))
 NO_CHANGE: Mapping[str, tuple[float, ...]] = {
     "attention.causal": (True,),
@@ -73,14 +76,14 @@ NO_CHANGE: Mapping[str, tuple[float, ...]] = {
     "rope.scaling.alpha": (0,),
     "rope.scaling.yarn_log_multiplier": (0,),
 }
-"""Values at which an unread key has no effect."""
+"""Values at which a key that is not read has no effect."""
 EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 BIASES = {"attn_q.bias": "attention_bias", "ffn_up.bias": "mlp_bias"}
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Names in transformers' config of one architecture for the keys of a GGUF header."""
+    """The names that the transformers config of one architecture uses for the keys of a GGUF header."""
 
     epsilon: str = "rms_norm_eps"
     has_head_dim: bool = True
@@ -139,13 +142,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "lfm2": Architecture("norm_eps", has_head_dim=False),
 }
-"""For all other architectures, the keys that transformers reads are read."""
+"""For all other architectures, only the keys that transformers reads are used."""
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
-"""Blocks of the sizes (27B) whose scores are scaled by embedding_length / head_count; no key records it."""
+"""Block counts of the models (27B) that scale scores by embedding_length / head_count; no key records it."""
 
 
 class GgufKeys:
-    """The keys of one architecture in a header. All of them must be read."""
+    """The keys of one architecture in a header, all of which must be read."""
 
     def __init__(self, header: GgufHeader, path: Path) -> None:
         self.architecture = str(header.settings[ARCHITECTURE])
@@ -158,25 +161,25 @@ class GgufKeys:
         self._read: set[str] = {*WITHOUT_EFFECT}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Value of a key, which then counts as read."""
+        """Return the value of a key, which then counts as read."""
         self._read.add(key)
         return self._values.get(key, default)
 
     def number(self, key: str, default: int | float) -> int | float:
-        """Number at a key. Raises UserError for any other value."""
+        """Return the number at a key. Raises UserError for any other value."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
             raise self.refused(key, "must be a number")
         return value
 
     def refused(self, key: str, reason: str) -> UserError:
-        """An error with the file, the key and its value."""
+        """Return an error that names the file, the key and its value."""
         return UserError(
             f"model: {self._path}: {self._prefix}{key:.200} {reason} (got {self._values.get(key)!s:.40})"
         )
 
     def check(self) -> None:
-        """Raise UserError for the first key that is neither read nor without effect."""
+        """Raise UserError for the first key that was not read and may have an effect."""
         for key, value in self._values.items():
             if key not in self._read and value not in NO_CHANGE.get(key, ()):
                 instead = "use the model folder that it was converted from"
@@ -186,7 +189,7 @@ class GgufKeys:
 def gguf_config(
     config: PreTrainedConfig, header: GgufHeader, path: Path, numbers: Callable[[str], list[float]]
 ) -> PreTrainedConfig:
-    """transformers' config of a GGUF file, completed from its header and tensors.
+    """Return the transformers config of a GGUF file, completed from its header and tensors.
 
     `numbers` reads a tensor of the file. Raises UserError for an unsupported key.
     """
@@ -276,7 +279,10 @@ def _head_dim(keys: GgufKeys, config: PreTrainedConfig) -> int:
 
 
 def _falcon(keys: GgufKeys, header: GgufHeader) -> dict[str, Any]:
-    """Falcon 7B, with one key head shared by all query heads. Other sizes order their rows differently."""
+    """Return the settings of Falcon 7B, where all query heads share one key head.
+
+    Other sizes, whose rows are in a different order, are refused.
+    """
     if keys.get("attention.head_count_kv", 1) != 1:
         raise keys.refused("attention.head_count_kv", "must be 1: other Falcon files are not supported")
     is_parallel = "blk.0.ffn_norm.weight" not in header.tensors
@@ -295,7 +301,7 @@ def _t5_feed_forward(header: GgufHeader) -> dict[str, Any]:
 
 
 def _window(keys: GgufKeys, config: PreTrainedConfig, *, has_window: bool) -> dict[str, Any]:
-    """The number of keys that a query may look back to; 0 for all."""
+    """Return the number of keys that a query may look back to, or 0 for all."""
     window = keys.number(WINDOW, 0)
     pattern = keys.get(PATTERN)
     if not has_window:
@@ -333,7 +339,7 @@ def _positions(
     *,
     is_partly_rotated: bool,
 ) -> dict[str, Any]:
-    """Rotary positions: their base, the rotated share of a head, and their scaling."""
+    """Return the settings of rotary positions: their base, the rotated share of a head, and their scaling."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary = int(keys.number(ROTARY, head_dim))
     if rotary > MOST_ROTATED:
@@ -362,10 +368,10 @@ def _positions(
 def _scaling(
     keys: GgufKeys, factors: Mapping[str, list[float]], original: int, num_frequencies: int
 ) -> dict[str, Any]:
-    """Divisors of the frequencies, and the factor on cosines and sines.
+    """Return the divisors of the frequencies, and the factor on cosines and sines.
 
-    A factor without a type is linear; `rope.scale_linear` is its old name. A separate divisor for each
-    frequency (`rope_freqs.weight` of Llama 3.1) is called longrope in transformers.
+    A factor without a type is linear; `rope.scale_linear` is its old name. transformers calls it longrope if
+    each frequency has its own divisor (`rope_freqs.weight` of Llama 3.1).
     """
     kind = keys.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -419,11 +425,11 @@ def _scaling(
 ADD_BOS, ADD_PREFIX = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"
 ADD_SEP, PRE_TOKENIZER = "tokenizer.ggml.add_sep_token", "tokenizer.ggml.pre"
 LLAMA3_PRE_TOKENIZERS = ("llama3", "llama-v3", "llama-bpe")
-"""Tokenizers whose texts begin with the first token unless a key overrides it."""
+"""Tokenizers whose texts begin with the first token unless a key overrides this."""
 
 
 def tokenizer_options(header: GgufHeader, path: Path) -> dict[str, bool]:
-    """Tokenizer options that transformers does not take from the header.
+    """Return the tokenizer options that transformers does not take from the header.
 
     Raises UserError for an unsupported key.
     """
@@ -434,7 +440,7 @@ def tokenizer_options(header: GgufHeader, path: Path) -> dict[str, bool]:
 
 
 def remove_space_prefix(tokenizer: PreTrainedTokenizerBase, header: GgufHeader) -> None:
-    """Keep a sentencepiece tokenizer from putting a space before a text, if its key asks for that."""
+    """Keep a SentencePiece tokenizer from putting a space before a text if the header says so."""
     if header.settings.get(ADD_PREFIX, True):
         return
     backend = tokenizer.backend_tokenizer
@@ -447,15 +453,15 @@ def remove_space_prefix(tokenizer: PreTrainedTokenizerBase, header: GgufHeader) 
 def config_and_tokenizer(
     path: Path, options: Mapping[str, Any]
 ) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """The config and the tokenizer in a GGUF file. Raises UserError for an unsupported key."""
+    """Return the config and the tokenizer in a GGUF file. Raises UserError for an unsupported key."""
     header = gguf_header(path)
     check_sizes(header, path)
-    # The client's progress is dropped: attn reports one line.
+    # The client's progress bar is dropped, because attn reports one line.
     with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
         with gguf_settings(path) as short:
             config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
         config = gguf_config(config, header, path, partial(gguf_numbers, path))
-        # By its class: the auto class would read the config again, which takes seconds.
+        # Loaded by its class, since the auto class would read the config again, which takes seconds.
         its_class = tokenizer_class(config.model_type)
         overrides = tokenizer_options(header, path)
         tokenizer = its_class.from_pretrained(str(path.parent), gguf_file=path.name, **overrides, **options)

@@ -1,15 +1,15 @@
-"""The model hub: its availability, and the revisions of a model on the hub or in its cache."""
+"""The model hub: whether it can be reached, and the revisions of a model on the hub or in its cache."""
 
 from attncli.errors import UserError, one_line_reason
 from attncli.models.folder import DOWNLOADED, MOST_REASON, REVISION_BYTES, hub_cache, id_and_revision
 from attncli.system.files import read_whole
 
 HUB_SECONDS = 4
-"""Seconds that the hub may take to answer; transformers waits up to a minute."""
+"""Seconds that the hub may take to answer; transformers would wait for up to a minute."""
 
 
 def unreachable_hub(model: str) -> str | None:
-    """Reason why the hub cannot be used for a model; None if it answers."""
+    """Return the reason why the hub cannot be used for a model, or None if it answers."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -21,13 +21,13 @@ def unreachable_hub(model: str) -> str | None:
     except HfHubHTTPError as error:
         status = error.response.status_code  # below 500 transformers reports the error itself
         return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
-    except Exception:  # no answer: the errors depend on the client's version
+    except Exception:  # no answer; the errors depend on the client's version
         return f"{constants.ENDPOINT} does not answer"
     return None
 
 
 def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
-    """The branches and tags of a hub id, each with its commit.
+    """Return the branches and tags of a hub id, each with its commit.
 
     They are read from the hub cache if downloads are not allowed or the hub does not answer. Raises UserError
     for an unknown model, and for one without a revision in the cache.

@@ -1,4 +1,4 @@
-"""Picture files, decoded the way viewers show them."""
+"""Image files, decoded the way viewers show them."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, one_line_reason, readable_bytes
 from attncli.system.files import PICTURE_BYTES, most_unpacked, open_file
 
-if TYPE_CHECKING:  # an extra
+if TYPE_CHECKING:  # belongs to an extra
     from PIL.Image import Image
 
 
@@ -23,12 +23,12 @@ FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 PIXEL_BYTES = 4
 COUNTED_BYTES = 2**24
-"""File size up to which several pictures in a file are counted."""
+"""The file size up to which the pictures in a file are counted."""
 
 
 @dataclass(frozen=True)
 class OpenedPicture:
-    """A picture in RGB, upright; `notes` describe how it was changed."""
+    """An upright picture in RGB; `notes` describe how it was changed."""
 
     image: "Image"
     name: str
@@ -36,9 +36,9 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """The first frame of a picture in one of FORMATS. Raises UserError, at `key`, for anything else.
+    """Open the first frame of a picture in one of FORMATS. Raises UserError, at `key`, for anything else.
 
-    Rotated as EXIF specifies; transparent parts become white; 16 bits become 8.
+    The picture is rotated as EXIF specifies, transparent parts become white, and 16 bits become 8.
     """
     if find_spec("PIL") is None:
         raise UserError(f'{key}: needs: pip install "attncli[images]"')
@@ -81,10 +81,10 @@ def _num_frames(opened: Any, content: BinaryIO) -> str:
 
 
 def _as_rgb(image: "Image", file: str, key: str) -> "Image":
-    """The picture in RGB, on white."""
+    """Return the picture in RGB, on white."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bits, in 16 or 32
+    if image.mode.startswith("I"):  # 16 bits, stored in 16 or 32
         numbers = np.asarray(image).astype(np.float64)
         scale = 255 / (65535 if image.mode != "I" or numbers.max() > 255 else 255)
         return Image.fromarray((numbers.clip(0) * scale).round().clip(0, 255).astype(np.uint8)).convert("RGB")

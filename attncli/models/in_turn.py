@@ -16,11 +16,11 @@ from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
 
 TRIED_AGAIN = 0.05
-"""Seconds after which a waiting thread checks again whether it may continue."""
+"""The number of seconds after which a waiting thread checks again whether it may continue."""
 
 
 class _Use:
-    """Exclusive use by a thread: the parts of a model, or state of the whole process.
+    """A thread's exclusive use of the parts of a model, or of state of the whole process.
 
     `parts` returns the current parts, which another thread may change until this thread has its turn.
     """
@@ -37,7 +37,7 @@ class _Use:
         self.running.acquire()
 
     def has_new_parts(self) -> bool:
-        """Read the current parts; True if there are new ones."""
+        """Read the current parts, and return True if there are new ones."""
         try:
             self.parts = self.find_parts()  # stored, so that no other object can get their ids
         except RuntimeError:  # a dict changed during iteration
@@ -46,7 +46,7 @@ class _Use:
         return not self.ids <= before
 
     def conflicts_with(self, other: "_Use") -> bool:
-        """True if one of the two must wait; a thread never waits for itself to load a model."""
+        """Return True if one of the two must wait; a thread never waits for itself to load a model."""
         if self.thread != other.thread and (self.everything or other.everything):
             return True
         return not self.ids.isdisjoint(other.ids)
@@ -54,9 +54,9 @@ class _Use:
 
 _uses: list[_Use] = []
 _waiting: dict[int, _Use] = {}
-"""The use that each waiting thread waits for."""
+"""The use that each waiting thread is waiting for."""
 _table = RLock()
-"""Protects both; held for a few statements."""
+"""Protects both; it is held for only a few statements."""
 
 
 def _begin(use: _Use) -> None:
@@ -85,7 +85,7 @@ def _begin(use: _Use) -> None:
 
 
 def _leads_to(use: _Use | None, thread: int) -> bool:
-    """True if a use cannot end before the thread continues."""
+    """Return True if a use cannot end before the thread continues."""
     while use is not None:
         if use.thread == thread:
             return True
@@ -94,7 +94,7 @@ def _leads_to(use: _Use | None, thread: int) -> bool:
 
 
 def _end(use: _Use) -> None:
-    """Undo changes and let the next thread continue; does nothing the second time."""
+    """Undo changes and let the next thread continue; a second call does nothing."""
     if use.undo is not None:
         use.undo()
         use.undo = None
@@ -122,10 +122,10 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
 
 @contextmanager
 def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
-    """Keep other threads from measuring the model, or one with shared parts or configs, inside the block.
+    """Inside the block, keep other threads from measuring the model, or one with shared parts or configs.
 
-    Afterwards its attributes, parts, hooks and configs are as before, also in the child of a fork. Raises
-    UserError for a thread that measures it already, as a hook of the model would.
+    Afterwards its attributes, parts, hooks and configs are as before, also in a forked child. Raises
+    UserError for a thread that is already measuring the model, as a hook of the model would be.
     """
     use = _Use(name, lambda: [*model.modules(), *model_configs(model)])
     with _used(use, lambda: remembered(model)):
@@ -136,30 +136,30 @@ _in_use_for_all = OpenItems[Pretrained]("in_use_for_all")
 
 
 def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
-    """Use the model as it is in use here for every measurement of this context inside the block."""
+    """Inside the block, share the model's current use with all measurements of this context."""
     return _in_use_for_all.opened(pretrained)
 
 
 def in_use_for_none() -> AbstractContextManager[None]:
-    """Refuse further measurements of such a model inside the block, as during a measurement."""
+    """Inside the block, refuse further measurements of such a model, as during a measurement."""
     return _in_use_for_all.none()
 
 
 def shared_use(whole: PreTrainedModel) -> Pretrained | None:
-    """The model if it is in use for all; else None."""
+    """Return the model if its use is shared with all measurements, or else None."""
     return next((each for each in _in_use_for_all.in_context() if each.whole is whole), None)
 
 
 @contextmanager
 def nothing_else_measured() -> Iterator[None]:
-    """Keep other threads from measuring any model inside the block, as under another default dtype."""
+    """Inside the block, keep other threads from measuring any model, since the default dtype may differ."""
     with _used(_Use(everything=True)):
         yield
 
 
 @contextmanager
 def one_at_a_time(part: object) -> Iterator[None]:
-    """Keep other threads from the same action on a part of the whole process inside the block."""
+    """Inside the block, keep other threads from the same action on a part of the whole process."""
     is_mine = any(use.thread == get_ident() and part in use.parts for use in [*_uses])
     with _used(_Use(parts=lambda: [] if is_mine else [part])):
         yield
@@ -173,7 +173,7 @@ def random_state_restored() -> Iterator[None]:
 
 
 def _before_fork() -> None:
-    ALONE.acquire()  # first, since it is held longer
+    ALONE.acquire()  # this comes first, since it is held longer
     _table.acquire()
 
 
@@ -183,7 +183,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Release the uses of other threads, which do not exist in the child."""
+    """Release the uses of other threads, which do not exist in the child process."""
     _after_fork()
     _waiting.clear()
     for use in [*_uses]:

@@ -1,4 +1,4 @@
-"""Files of labelled texts: each line has its parts, its label and its group."""
+"""Files of labelled texts, where each line has the parts of a text, its label and its group."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from attncli.records.token_ids import IDS, LABELS, TokenIds
 from attncli.system.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
-"""Columns with text, in the order in which a model reads them."""
+"""Text columns, in the order in which a model reads them."""
 MARKED = "marked"
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
@@ -24,8 +24,8 @@ MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
 class LabelNames(NamedTuple):
     """The column of labels, and its positive value if the user chose one.
 
-    When a detector is applied, texts may have only one value; `fitted` are then the negative and the positive
-    value of the same column in the detector.
+    When a detector is applied, the texts may have only one value; `fitted` then holds the negative and the
+    positive value that the detector had for the same column.
     """
 
     column: str
@@ -48,7 +48,7 @@ class LabelNames(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text, the columns it consists of, its label, and its group, which is held out as a whole."""
+    """A text, the columns that it consists of, its label, and its group, which is held out as a whole."""
 
     line: TextLine
     parts: Mapping[str, str]
@@ -57,7 +57,7 @@ class LabelledText:
 
     @property
     def kinds(self) -> list[str]:
-        """Names of its parts, in the order in which a model reads them, and `marked` if spans are marked."""
+        """The names of its parts, in the order that a model reads them, and `marked` if spans are marked."""
         is_marked = not isinstance(self.line.text, TokenIds) and MARKED_SPAN.search(self.line.text)
         return [*self.parts, *([MARKED] if is_marked else [])]
 
@@ -68,12 +68,12 @@ class LabelledText:
 
     @property
     def digest(self) -> str:
-        """First 16 digits of the SHA-256 of its text."""
+        """The first 16 digits of the SHA-256 of its text."""
         return sha256(self.words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class LabelledFile(LineFile):
-    """CSV or JSON Lines with text and a column of labels; other columns are ignored.
+    """CSV or JSON Lines with text columns and a label column; other columns are ignored.
 
     `rows` are mappings used instead of a file. Without `label`, no text has a label.
     """
@@ -111,7 +111,7 @@ class LabelledFile(LineFile):
             )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """See `LineFile.lines`; for mappings, their numbers from 1."""
+        """Yield lines as `LineFile.lines` does; mappings are numbered from 1."""
         if self._rows is None:
             return super().lines()
         columns = {*self.columns, IDS, LABELS}
@@ -137,7 +137,10 @@ class LabelledFile(LineFile):
             raise UserError(f"{self.label}:1: must have a text column ({has})")
 
     def count(self) -> int:
-        """Number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
+        """Return the number of texts.
+
+        Raises UserError with the invalid lines, and unless labels have two values.
+        """
         count, values = 0, Counter[str]()
         kinds: list[list[str]] = []
         self.groups.clear()
@@ -168,11 +171,11 @@ class LabelledFile(LineFile):
         return count
 
     def numbered(self) -> Iterator[tuple[int, LabelledText]]:
-        """Every text with its line number."""
+        """Yield every text with its line number."""
         return ((number, self._labelled(number, data)) for number, data in self.lines())
 
     def is_positive(self, text: LabelledText) -> bool:
-        """True if a text has the positive value. The texts must have been counted."""
+        """Return True if a text has the positive value. The texts must have been counted."""
         assert self.values is not None, "counted before"
         return text.label == self.values[1]
 
@@ -219,9 +222,10 @@ class LabelledFile(LineFile):
 
 
 class WholeLines(LabelledFile):
-    """The same file with all columns of each line, as a store saves them.
+    """The same file with all columns of each line, which is how a store saves its lines.
 
-    The same texts are then recognised with another label, and an edited line counts as another text.
+    The same texts are then recognised when they have another label, while an edited line counts as another
+    text.
     """
 
     def __init__(self, name: str, label: LabelNames | None = None, hold_out: str | None = None) -> None:
@@ -230,7 +234,10 @@ class WholeLines(LabelledFile):
             self.columns = [*dict.fromkeys(("text", *filter(None, self.header())))]
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, its whole line as a JSON object in `context`. Raises UserError for an invalid line."""
+        """Yield every text, with its whole line as a JSON object in `context`.
+
+        Raises UserError for an invalid line.
+        """
         for number, data in self.lines():
             text = self._labelled(number, data).line
             record = json.loads(data)
@@ -244,13 +251,13 @@ WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
 def _plain_label(value: str) -> str:
-    """A label without surrounding blanks; 1.0, which a column with gaps has, becomes 1."""
+    """Return a label without the whitespace around it; 1.0, as in a column with gaps, becomes 1."""
     value = value.strip()
     return whole[1] if (whole := WHOLE.fullmatch(value)) else value
 
 
 def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, str]) -> tuple[str, str]:
-    """The detector's negative and positive values. Raises UserError if the user has them reversed."""
+    """Return the detector's negative and positive values. Raises UserError if the user has them reversed."""
     fitted_index = 1 if fitted[1] in values else 0
     (second,) = {*values} - {fitted[fitted_index]}
     negative, positive = (second, fitted[1]) if fitted_index else (fitted[0], second)
@@ -261,7 +268,7 @@ def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, st
 
 
 def _one_value(label: LabelNames, value: str, got: str) -> tuple[str, str]:
-    """Negative and positive value for a detector if the texts have only one of them."""
+    """Return the negative and the positive value for a detector if the texts have only one of them."""
     if label.fitted is not None and value in label.fitted:
         (second,) = {*label.fitted} - {value}
         return _as_fitted(label, label.fitted, (value, second))
@@ -277,26 +284,26 @@ def _is_cell(value: object) -> bool:
 
 
 def line_text(line: str) -> LabelledText:
-    """The text in a line from `WholeLines`, whatever its label."""
+    """Return the text in a line from `WholeLines`, whatever its label."""
     return next(text for _, text in LabelledFile([json.loads(line)]).numbered())
 
 
 def _plain(value: object) -> object:
-    """numpy numbers and arrays as Python's; anything else as text."""
+    """Convert numpy numbers and arrays to Python's, and anything else to a string."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _as_text_or_whole(value: object) -> object:
-    """A boolean as text; a whole number as int, even if written with a decimal point."""
+    """Return a boolean as a string, and a whole number as an int even if written with a decimal point."""
     if isinstance(value, bool):
         return str(value).lower()
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
-    """A JSON line reduced to the columns that are read, booleans as text; None unless it is an object.
+    """Reduce a JSON line to the columns that are read, with booleans as strings; None unless it is an object.
 
-    A document without a text becomes the text.
+    The document becomes the text if there is none.
     """
     try:
         record = parsed_json(data)
@@ -315,7 +322,7 @@ def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A text without its `<<...>>` marks, and the spans of characters that were marked."""
+    """Return a text without its `<<...>>` marks, and the spans of characters that were marked."""
     plain, spans, end = "", list[tuple[int, int]](), 0
     for marked in MARKED_SPAN.finditer(text):
         plain += text[end : marked.start()]

@@ -1,4 +1,4 @@
-"""Heads of modules that mix tokens without a softmax, captured by the sources of layers of cards."""
+"""Heads of modules that mix tokens without a softmax, captured by the layer sources of cards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,8 +16,8 @@ from attncli.models.architectures import layer_number, mixer_name, source_of
 class CapturedMixer:
     """One call of a module that mixes tokens without a softmax: its mechanism, and its heads.
 
-    `module` is its name in the model. `projected` names the mechanism at the output projection, if the
-    weights belong to something else: the weights of a head of Mamba-1 are the mean of its channels.
+    `module` is the name in the model. `projected` names the mechanism at the output projection if the weights
+    belong to something else: the weights of a Mamba-1 head are the mean of its channels.
     """
 
     module: str
@@ -27,7 +27,7 @@ class CapturedMixer:
 
     @property
     def layer(self) -> int:
-        """Number of the layer."""
+        """The number of the layer."""
         return layer_number(self.module)
 
 
@@ -43,9 +43,9 @@ MixerConsumer = Callable[[CapturedMixer], None]
 
 @runtime_checkable
 class Capture(Protocol):
-    """A source of layers: inside the block, `consume` receives each layer after its module has run.
+    """A layer source: inside the block, `consume` receives each layer after its module has run.
 
-    `mixers` are the modules by their names in the model. Runs in other threads must be ignored.
+    `mixers` are the modules, by their names in the model. Runs in other threads must be ignored.
     """
 
     def __call__(
@@ -57,7 +57,7 @@ class Capture(Protocol):
 def capturing_mixers(model: nn.Module, consume: MixerConsumer) -> Iterator[None]:
     """Pass each layer without a softmax to `consume` after its module has run in this thread.
 
-    Each module is captured by the first source that has its mixer. Modules without a source, such as short
+    The first source that has the mixer captures the module. Modules without a source, such as short
     convolutions, are left out.
     """
     by_source: dict[str, dict[str, Mixer]] = {}
