@@ -184,7 +184,7 @@ def auto_model_class(auto_class: Any, config: PreTrainedConfig) -> Any:
 
 
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
-    """Tokens that a model predicts, by its class; None without a language modeling head."""
+    """Return the kind of tokens that a model predicts, by its class; None if it has no such head."""
     name = {type(model).__name__}
     predictions = {
         head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)

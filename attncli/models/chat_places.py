@@ -179,7 +179,7 @@ def _mark_places(mark: str, other: str, whole: str) -> list[int]:
 
 
 def _around(where: int, whole: str, place: int, part: Span, content: str) -> Span:
-    """Characters around `where` in a prompt that equal those around a place of a part, stripped."""
+    """Return the characters around `where` in a prompt that equal those around a part's place, stripped."""
     start, end = where, where
     before = after = place
     while start and before > part.start and whole[start - 1] == content[before - 1]:

@@ -192,9 +192,9 @@ class EncoderOutput:
         return self.kind == "word" or (self.kind == "class" and len(class_names(self.model)) > 1)
 
     def logit(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " text"]:
-        """The logit of the class or the word; the cosine, with a constant vector length if `keeps_lengths`.
+        """Return the logit of the class or word, or the cosine; `keeps_lengths` fixes its vector length.
 
-        For a text compared with itself the length is always constant, since a cosine of 1 has no gradient.
+        For a text compared with itself the length is always fixed, since a cosine of 1 has no gradient.
         """
         if self.toward is None:
             logits: Tensor = outputs["logits"]
@@ -205,7 +205,7 @@ class EncoderOutput:
         return cosines / (length.detach() if keeps_lengths or self.compares_itself else length)
 
     def measured(self, outputs: ModelOutput) -> Float[Tensor, " text"]:
-        """The score that compares texts with fewer sources: log-probability, single logit, or cosine."""
+        """Return the score that compares texts with fewer sources: a log-probability, logit or cosine."""
         if not self.is_probability:
             return self.logit(outputs).detach().double()
         logits: Tensor = outputs["logits"].detach().double()

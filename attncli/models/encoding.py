@@ -12,7 +12,7 @@ from attncli.models.folder import panics_in_one_line
 from attncli.models.words import Spans, UnknownWord
 
 IN_NO_VOCABULARY = "\U0010fffd"
-"""A private character, which a Unigram model turns into its unknown token: its file has only the number."""
+"""A private-use character, which a Unigram model turns into its unknown token; its file gives only the id."""
 
 
 @contextmanager
@@ -55,7 +55,10 @@ def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_i
 
 
 def unknown_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Ids and names of the tokens that replace unknown words: from its settings and from its file."""
+    """Return the ids and names of the tokens that replace unknown words.
+
+    They come from the tokenizer's settings and from its file.
+    """
     names = {tokenizer.unk_token}
     if tokenizer.is_fast:
         model: Any = tokenizer.backend_tokenizer.model

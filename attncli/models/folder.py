@@ -80,7 +80,7 @@ FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
 """Each label gets a name before any weight is read; other label settings are sizes of weights."""
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
-"""Bytes of memory per byte of a file (four float32 weights), and bytes allowed for tables of positions."""
+"""Bytes of memory allowed per byte of a file (four float32 weights), and bytes for tables of positions."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 """Tensors allowed in a model per tensor in its files, and the number of tensors allowed in addition."""
 MOST_REASON = 300
@@ -112,9 +112,9 @@ def local_model(model: str) -> Path | None:
 
 
 def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
-    """The files of a model on this machine: `local_model`, else a snapshot of a hub id in the hub cache.
+    """Return the files of a model on this machine: `local_model`, or else a hub id's cached snapshot.
 
-    With `allow_download` a hub id is looked up on the hub instead, for its newest version. Raises ValueError
+    With `allow_download`, a hub id is looked up on the hub instead, for its newest version. Raises ValueError
     for a package that ships several models.
     """
     path = local_model(model)
@@ -161,7 +161,7 @@ def _is_model(package: str) -> bool:
 
 
 def no_such_model(name: str, allow_download: str) -> str:
-    """Error message for a name that is not a local model; `allow_download` is the setting's name there."""
+    """Return the error for a name that is not a local model; `allow_download` is the setting's name there."""
     if (files := _package_files(name)) is not None:
         return _no_model_in(name, files, allow_download)
     near = similar_word(name.rpartition("/")[2], models_in_packages())

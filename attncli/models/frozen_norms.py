@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 ROUNDING = 1e-4
-"""Largest difference between two vectors, relative to the largest entry: far above float32's rounding."""
+"""Largest difference allowed between two vectors, relative to the largest entry: far above rounding."""
 
 
 class FrozenNorm(NamedTuple):
-    """x gain s + shift, with the mean of x subtracted if the norm centres; s of each vector is from the run.
+    """x gain s + shift, with the mean of x subtracted if the norm centres; the s of each vector is the run's.
 
     RMSNorm (Zhang & Sennrich 2019, 1910.07467), LayerNorm (Ba et al. 2016, 1607.06450).
     """

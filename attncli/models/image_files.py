@@ -75,7 +75,7 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
 
 
 def _num_frames(opened: Any, content: BinaryIO) -> str:
-    """Number of pictures in a file; empty for a large file, which would have to be read completely."""
+    """Return the number of pictures in a file; empty for a large one, which would have to be read whole."""
     is_small = os.fstat(content.fileno()).st_size <= COUNTED_BYTES
     return f"{opened.n_frames:,} " if is_small else ""
 

@@ -1,4 +1,4 @@
-"""Layers captured from a running model through transformers' attention interface, one at a time."""
+"""Layers captured one at a time from a running model, through transformers' attention interface."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ class StopCapture(Exception):
 class CapturedLayer:
     """One call of an attention module: its attention, or only its weights if the model returns nothing else.
 
-    `module` is the qualified name in the model, `kind` self or cross. `stack` is encoder or decoder if the
-    model has both, else empty. `layer` counts within a stack and kind.
+    `module` is the qualified name in the model, and `kind` is self or cross. `stack` is encoder or decoder if
+    the model has both, and empty otherwise. `layer` counts within a stack and kind.
     """
 
     module: str
@@ -54,17 +54,17 @@ class CapturedLayer:
 
     @property
     def stack_name(self) -> str:
-        """encoder, decoder or cross; self in a model with one stack."""
+        """The name of its stack: encoder, decoder or cross; self in a model with one stack."""
         return self.kind if self.kind == "cross" or not self.stack else self.stack
 
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """p = softmax(scores) over the keys that each query sees; 0 on all other keys."""
+        """p = softmax(scores) over the keys that each query sees, and 0 on all other keys."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights
 
     def copied(self) -> "CapturedLayer":
-        """A copy of the layer, since some models reuse the memory."""
+        """Return a copy of the layer, since some models reuse the memory."""
         attention = self.attention
         if not isinstance(attention, AttentionLayer):
             return self
@@ -73,17 +73,17 @@ class CapturedLayer:
 
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
-"""Receives a layer and returns its output, or None if it did not compute it."""
+"""Receives a layer and returns its output, or None if it did not compute the output."""
 
 
 @dataclass
 class Numbering:
-    """Names for the layers of one run of a model, in the order of their calls.
+    """Gives names to the layers of one run of a model, in the order of their calls.
 
     A layer has the number in its module's name; if one module serves several layers (ALBERT), each call
     counts as a layer and gets the next number. Raises CannotShow unless queries and keys are the `num_tokens`
-    of the text and of its context (by default the text itself), and texts are `num_texts`; windows of a grid
-    are not. Only layers of the module `part` are named.
+    of the text and of its context (by default the text itself), and there are `num_texts` texts; windows of a
+    grid do not match. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
@@ -95,7 +95,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """The layer of this call of a module; the module's name implies the stack if none is passed."""
+        """Return the layer of this module call; the module's name implies the stack if none is passed."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -124,13 +124,13 @@ class Numbering:
 
 @dataclass
 class RunsNumbering(Numbering):
-    """Names for the layers of a caller's runs of a model and of its parts, which may run on their own.
+    """Gives names to the layers in a caller's runs of a model and of its parts, which may run on their own.
 
-    Layers are numbered from the start in each run of a model; `running` has the current runs, outermost
+    Layers are numbered from the start in each run of a model; `running` holds the current runs, the outermost
     first. A layer outside a run, or recomputed in a backward pass, has the number that its module had in a
     run, or else the number in its name. Raises CannotShow for a module that serves several layers
-    (`shares_modules` means that a model has fewer modules than layers), and for a module whose attention has
-    several parts.
+    (`shares_modules` means that the model has fewer modules than layers), and for a module whose attention
+    has several parts.
     """
 
     shares_modules: bool = False
@@ -139,14 +139,17 @@ class RunsNumbering(Numbering):
     numbers: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def begin(self, model: nn.Module) -> None:
-        """Begin a run of a model, or of a part that is one. A run that had not ended counts as failed."""
+        """Begin a run of a model, or of a part that is one.
+
+        Any earlier run that has not ended counts as failed.
+        """
         self.end(model)
         self.running.append(model)
         self.taken.clear()
         self.last = ""
 
     def end(self, model: nn.Module) -> None:
-        """End its run, and all runs inside it."""
+        """End the run of a model, and all runs inside it."""
         if model in self.running:
             del self.running[self.running.index(model) :]
 
@@ -183,7 +186,8 @@ class RunsNumbering(Numbering):
 class ProcessedInputs(dict[str, Tensor]):
     """Inputs of a model's forward other than ids, and the numbers of tokens they make in text and context.
 
-    Only layers of the module `part` see these tokens, all layers if it is empty; `origin` has their places.
+    Only layers of the module `part` see these tokens, or all layers if it is empty; `origin` holds their
+    places.
     """
 
     def __init__(
@@ -199,7 +203,7 @@ class ProcessedInputs(dict[str, Tensor]):
         self.num_tokens, self.num_texts, self.part, self.origin = num_tokens, num_texts, part, origin
 
     def copies(self, count: int) -> "ProcessedInputs":
-        """A batch of `count` copies."""
+        """Return a batch of `count` copies."""
         several = {name: torch.cat([tensor] * count) for name, tensor in self.items()}
         num_texts = self.num_texts * count
         return ProcessedInputs(
@@ -207,28 +211,28 @@ class ProcessedInputs(dict[str, Tensor]):
         )
 
     def numbering(self, *, has_two_stacks: bool) -> Numbering:
-        """Names for the layers that see the tokens."""
+        """Return a numbering of the layers that see the tokens."""
         return Numbering(has_two_stacks, self.num_tokens, self.num_texts, self.part)
 
 
 SHORT = 2**16
-"""Weights of all heads up to which a layer waits: 12 heads on 73 tokens.
+"""The largest number of weights, over all heads, for which a layer waits: 12 heads on 73 tokens.
 
-The many small steps of its statistics then take longer than its products, and several times as long between
-those of the model, whose parameters displace them from the caches.
+The many small steps of such a layer's statistics take longer than its products, and several times as long if
+they come between the steps of the model, whose parameters displace them from the caches.
 """
 
 
 MOST_TOGETHER = TILE
-"""Most weights of layers that are passed on together."""
+"""The most weights in layers that are passed on together."""
 
 
 class DeferredLayers:
-    """Takes layers for `consume`, which receives the short ones, in their order, from `finish`.
+    """Takes layers for `consume`, which receives the short ones, in order, from `finish`.
 
-    Until then the model continues with fused attention. Only queries and keys of a waiting layer are stored.
-    `consume` receives similar neighbours together: layers of the same stack and shape whose queries see the
-    same keys.
+    Until then the model continues with fused attention. Only the queries and keys of a waiting layer are
+    stored. `consume` receives similar neighbours together: layers of the same stack and shape whose queries
+    see the same keys.
     """
 
     def __init__(self, consume: Callable[[Sequence[CapturedLayer]], Tensor | None]) -> None:
@@ -237,13 +241,13 @@ class DeferredLayers:
         self.fused = FusedAttention()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """The output of a layer, if attn computes it."""
+        """Return the output of a layer if attn computes it."""
         attention = layer.attention
         if isinstance(attention, AttentionLayer) and prod(attention.shape) <= SHORT:
-            # The engines define the output of a query that sees no key.
+            # The engine that computes the output defines it for a query that sees no key.
             output = self.fused.output(attention) if attention.visibility.is_seeing else None
             if output is not None:
-                # Copies: some models reuse the memory.
+                # Copies, because some models reuse the memory.
                 query, key = attention.query.clone(), attention.key.clone()
                 waiting = replace(attention, query=query, key=key, value=key[..., :0])
                 self.waiting.append(replace(layer, attention=waiting))
@@ -276,7 +280,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 class LazyMask(Tensor):
-    """A visibility in the form that transformers passes on: (text, 1, query, key), without memory.
+    """A visibility in the form that transformers passes on, (text, 1, query, key), without taking memory.
 
     A model that computes with its mask gets an ordinary tensor: 0, and the smallest number of the dtype where
     a key is hidden.
@@ -286,14 +290,14 @@ class LazyMask(Tensor):
 
     @staticmethod
     def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "LazyMask":
-        """The mask for that number of texts."""
+        """Return the mask for that number of texts."""
         shape = num_texts, 1, visibility.num_queries, visibility.num_keys
         mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(LazyMask)
         mask.visibility = visibility
         return mask
 
     def numbers(self) -> Tensor:
-        """0, and the smallest number of the dtype where a key is hidden."""
+        """Return 0, and the smallest number of the dtype where a key is hidden."""
         with torch._C.DisableTorchFunctionSubclass():
             hidden = ~self.visibility.whole(self.device).unsqueeze(1)
             return torch.zeros(self.shape, dtype=self.dtype, device=self.device).masked_fill(
@@ -313,7 +317,7 @@ class LazyMask(Tensor):
 
 
 def _with_numbers(part: Any) -> Any:
-    """An argument of a function with masks replaced by numbers, also inside lists and tuples."""
+    """Return a function's argument with masks replaced by numbers, also inside lists and tuples."""
     if isinstance(part, LazyMask):
         return part.numbers()
     return type(part)(map(_with_numbers, part)) if type(part) in (list, tuple) else part
@@ -325,7 +329,7 @@ ABOUT_A_TENSOR = frozenset(
         *(Tensor.dim, Tensor.is_floating_point, Tensor.size, Tensor.__len__),
     }
 )
-"""Attributes and methods that do not read a tensor's numbers."""
+"""Attributes and methods that do not read the numbers of a tensor."""
 
 
 def seen_keys(
@@ -341,9 +345,9 @@ def seen_keys(
     dtype: torch.dtype = torch.float32,
     **others: Any,
 ) -> LazyMask:
-    """A mask in the form of transformers' AttentionMaskInterface; the queries are the last keys.
+    """Return a mask in the form of transformers' AttentionMaskInterface; the queries are the last keys.
 
-    Raises CannotShow for a cache without the first keys, whose rows would differ.
+    Raises CannotShow for a cache without the first keys, whose rows would be different.
     """
     visibility = mask_visibility(
         batch_size,
@@ -371,7 +375,7 @@ def mask_visibility(
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
 ) -> Visibility:
-    """Visibility of the keys from a query of a mask."""
+    """Return the visibility of keys in a query's mask."""
     q_offset = int(q_offset)  # a tensor in a static cache
     if kv_offset:
         raise CannotShow("its cache drops keys that attn needs")
@@ -412,11 +416,11 @@ def mask_visibility(
 def _recognised(
     mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
 ) -> tuple[bool, int | None] | None:
-    """Causality and window of a rule, or None if they do not explain every entry."""
+    """Return the causality and the window of a rule, or None if they do not explain every entry."""
     if mask_function is bidirectional_mask_function:
         return False, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
-    first = num_keys - num_queries  # position of the first query, if the rule is causal
+    first = num_keys - num_queries  # the position of the first query, if the rule is causal
     causal = num_keys > 1 and not rule(queries[:1], keys[first + 1 :]).any()
     width = int(rule(queries[-1:], keys)[0].sum())
     guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
@@ -447,7 +451,7 @@ _receivers = OpenItems[_Receiver]("receivers")
 
 
 def _innermost(module: nn.Module | None = None) -> _Receiver | None:
-    """The innermost open receiver whose model has the module; None without any."""
+    """Return the innermost open receiver whose model has the module, or None if there is none."""
     receivers = [*_receivers]
     return next((each for each in receivers[::-1] if module is None or module in each.running.names), None)
 
@@ -465,7 +469,7 @@ def _attend_and_hand_over(
     position_bias: Float[Tensor, "#text #head query key"] | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "text query head value_dim"], Float[Tensor, "text head query key"] | None]:
-    """An attention function for transformers: the output, and the weights if requested."""
+    """An attention function for transformers: return the output, and the weights if requested."""
     receiver = _innermost(module)
     if receiver is None and torch._C._current_graph_task_id() >= 0:
         raise CannotShow(RECOMPUTED)
@@ -477,7 +481,7 @@ def _attend_and_hand_over(
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not support")
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias
-    if bias is not None and bool((bias <= HIDES).any()):  # it contains a mask
+    if bias is not None and bool((bias <= HIDES).any()):  # the bias contains a mask
         attention_mask = bias if attention_mask is None else _mask_numbers(attention_mask) + bias
         bias = None
     if isinstance(attention_mask, LazyMask):
@@ -498,12 +502,12 @@ def _attend_and_hand_over(
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
     running, output = RunningLayer(name, "", 0, layer), None
-    # Layers of another thread's run are not passed on.
+    # Layers of a run in another thread are not passed on.
     if receiver is not None and name.startswith(receiver.numbering.part):
         running, output = _handed_over(receiver, module, name, layer)
     if output is None:
         output = attention_output(layer)
-    # Half precision is computed in float32; the model continues in its dtype.
+    # Half precision is computed in float32, and the model continues in its own dtype.
     weights = running.weights.to(query.dtype) if others.get("output_attentions") else None
     return output.transpose(1, 2).to(query.dtype).contiguous(), weights
 
@@ -511,7 +515,7 @@ def _attend_and_hand_over(
 def _handed_over(
     receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
 ) -> tuple[RunningLayer, Float[Tensor, "text head query value_dim"] | None]:
-    """A layer after changes to its heads, and its output if the consumer or a change computes it."""
+    """Return a layer after changes to its heads, and its output if the consumer or a change computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
     running = RunningLayer(name, layer.stack_name, layer.layer, attention)
     patched = patched_layer(module, running, receiver.running)
@@ -521,7 +525,7 @@ def _handed_over(
 
 
 def _mask_numbers(mask: Tensor) -> Tensor:
-    """A mask as numbers to add."""
+    """Return a mask as numbers to add."""
     if isinstance(mask, LazyMask):
         return mask.numbers()
     if mask.dtype != torch.bool:
@@ -536,7 +540,7 @@ AttentionMaskInterface.register(NAME, seen_keys)
 def run_by_interface(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
 ) -> ModelOutput | tuple[Any, ...]:
-    """The model's outputs, without names in a few models (DPR); each layer goes to `consume`.
+    """Return the model's outputs, which have no names in a few models (DPR); each layer goes to `consume`.
 
     Raises CannotShow for arguments that attn does not support, and unless queries and keys are the tokens.
     """
@@ -551,7 +555,7 @@ _uncompiled = SharedChange(
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Turn off torch.compile inside the block: compiled code would not call the attention function."""
+    """Turn off torch.compile inside the block, since compiled code would not call the attention function."""
     return _uncompiled.made()
 
 
@@ -561,7 +565,7 @@ def handing_over(
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Pass each layer of the model to `consume` inside the block, whatever runs the model.
 
-    Yields a context manager that passes layers to `consume` again inside another block of `handing_over`.
+    Yields a context manager that passes layers to `consume` again inside a nested block of `handing_over`.
     """
     model.set_attn_implementation(NAME)
     running = NamedModel(model, {module: name for name, module in model.named_modules()})
@@ -574,14 +578,14 @@ def handing_over(
 
 
 def layers_so_far() -> frozenset[tuple[str, str, int]]:
-    """The layers that the model has computed so far in this run: stack, kind and number."""
+    """Return the layers that the model has computed so far in this run, as stack, kind and number."""
     receiver = _innermost()
     taken = {} if receiver is None else receiver.numbering.taken
     return frozenset((*place, number) for place, numbers in taken.items() for number in numbers)
 
 
 def count_as_run(layers: Iterable[tuple[str, str, int]]) -> None:
-    """Count these layers, which this run leaves out, before the others: a module may serve as several."""
+    """Count these layers, which this run skips, before the others, since a module may serve as several."""
     receiver = _innermost()
     if receiver is not None:
         for stack, kind, number in layers:

@@ -1,4 +1,4 @@
-"""Loading of a model and its tokenizer from a folder, the hub (safetensors, no remote code) or the caller."""
+"""Loading of a model and its tokenizer from a folder, the hub (safetensors, no remote code) or a caller."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -101,15 +101,15 @@ def open_model(
     load: Annotated[str, by(one_of(LOADS))] = "auto",
     allow_download: bool = False,
 ) -> Pretrained:
-    """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
+    """Open a model to measure, loaded once: a folder, a .gguf file, or an installed package that ships one.
 
-    The default is the tiny model that ships with attn. A hub id, or ID@REVISION, that was downloaded before
+    The default is the tiny model that comes with attn. A hub id, or ID@REVISION, that was downloaded before
     opens without the network; with `allow_download` it is looked up on the hub and downloaded.
 
-    `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type to compute in, is float32,
-    bfloat16 or float16. `load` is memory, or disk, which leaves the weights in their files and reads and
-    widens them as they are used; auto chooses disk for a large model and, after the first use, keeps widened
-    weights if they fit in half of the free memory.
+    `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type to compute in, is float32, bfloat16
+    or float16. `load` is memory, or disk, which leaves the weights in their files, and reads and widens them
+    when they are used; auto chooses disk for a large model and, after the first use, keeps widened weights if
+    they fit in half of the free memory.
 
     A loaded transformers model keeps its device and dtype and is left unchanged; pass its tokenizer with it,
     or its processor to read other files. Raises UserError for a model that cannot be opened, and MemoryError
@@ -140,7 +140,7 @@ def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) 
 
 
 def _opened(asked: str) -> Pretrained:
-    """Like `open_model`, with the model of the last call cached."""
+    """Return the same as `open_model`, with the model of the last call cached."""
     source = _checked_source(asked, allow_download=False)
     pretrained = kept_pretrained(source, allow_download=False, device="auto", with_head=True)
     return replace(pretrained, name=short_name(asked))
@@ -160,7 +160,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 
 
 def source_of(asked: str, tell: Callable[[str], None] | None = None, *, allow_download: bool) -> str:
-    """The folder or GGUF file of a model that a user names, if it is on this machine; else its hub id.
+    """Return the folder or GGUF file of a model that a user names if it is on this machine, else its hub id.
 
     `tell` receives a line about a folder whose weights are pickled.
     """
@@ -190,10 +190,10 @@ def load_pretrained(
     load: str = "auto",
     with_head: bool = False,
 ) -> Pretrained:
-    """The model in a local folder or GGUF file or, if downloads are allowed, with a hub id.
+    """Return the model in a local folder or GGUF file or, if downloads are allowed, with a hub id.
 
-    Raises UserError if transformers cannot load it, if it does not fit, and if weights are missing, which
-    would be random. A head with missing weights is left out.
+    Raises UserError if transformers cannot load the model, if it does not fit, or if weights are missing,
+    which would be random. A head with missing weights is left out.
     """
     where = _device(device)
     path = Path(id_and_revision(model)[0])
@@ -206,9 +206,9 @@ def load_pretrained(
 
 
 def without_weights(model: str, *, allow_download: bool) -> Pretrained:
-    """A model built from its config, without weights, and its tokenizer, for reading texts.
+    """Return a model built from its config, without weights, and its tokenizer, for reading texts.
 
-    Raises the same errors as load_pretrained.
+    Raises the same errors as `load_pretrained`.
     """
     path = Path(id_and_revision(model)[0])
     with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
@@ -221,7 +221,7 @@ def without_weights(model: str, *, allow_download: bool) -> Pretrained:
 
 @contextmanager
 def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[str, Any]]:
-    """Options for transformers; inside the block, its errors become one-line UserErrors."""
+    """Yield options for transformers; inside the block, its errors become one-line UserErrors."""
     name_or_folder, revision = id_and_revision(model)
     path = Path(name_or_folder)
     if path.is_file() and find_spec("gguf") is None:
@@ -248,17 +248,17 @@ def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[s
 
 @contextmanager
 def _loading(dtype: torch.dtype) -> Iterator[None]:
-    """Load one model at a time with transformers, and quietly.
+    """Load one model at a time with transformers, quietly.
 
-    Meanwhile transformers replaces functions of torch and, for any other dtype, torch's default dtype, so
-    that nothing may be measured.
+    Nothing may be measured meanwhile, because transformers replaces functions of torch and, if the dtype is
+    not the default, torch's default dtype.
     """
     is_default = dtype == torch.get_default_dtype()
     with (
         nullcontext() if is_default else nothing_else_measured(),
         ALONE,
         transformers_quiet(),
-        torch.inference_mode(False),  # whose weights could not have gradients
+        torch.inference_mode(False),  # weights made in inference mode could not have gradients
     ):
         yield
 
@@ -273,7 +273,10 @@ def _loaded_by_transformers(
     *,
     with_head: bool,
 ) -> Pretrained:
-    """Raises UserError for a model with missing weights, and everything that transformers raises."""
+    """Load a model with transformers.
+
+    Raises UserError for a model with missing weights, and everything that transformers raises.
+    """
     if not path.exists():
         path = _checked_download(path, options)
     about = _described(path, options)
@@ -281,11 +284,11 @@ def _loaded_by_transformers(
     # Let transformers choose: a file may request a kernel on the hub, or one that is not installed. The
     # setters reach the configs in it.
     config._attn_implementation = config._experts_implementation = None
-    # Some kinds cannot run without it (TrOCR).
+    # Some kinds of models cannot run without it (TrOCR).
     head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
     classifier = classifier_class(config) if with_head else None
     head = classifier or head
-    # Eager from the start, since some models choose parts when they are built.
+    # Eager from the start, since some models choose their parts when they are built.
     options |= {"config": config, "dtype": dtype, "attn_implementation": "eager"}
     with bounded_by_files(path), quiet_warnings():
         loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
@@ -293,7 +296,7 @@ def _loaded_by_transformers(
             head = None
             loaded, wrong = _loaded(AutoModel, path, options, where, stays)
         elif wrong and head is None and (second_class := class_with_head(config)) is not None:
-            # Another model class with the same name and different weights (BLIP for captions).
+            # A different model class with the same name and other weights (BLIP for captions).
             loaded, wrong = _loaded(second_class, path, options, where, stays)
     if wrong:
         raise UserError(
@@ -318,10 +321,9 @@ def _loaded_by_transformers(
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
-    """The checked folder of a model in the cache that need not be looked up again.
+    """Return the checked folder of a cached model that need not be looked up again, or else the name itself.
 
-    Otherwise the name itself; for a download, the tokenizer is checked. Raises UserError like
-    `check_model_folder`.
+    For a download, the tokenizer is checked. Raises UserError like `check_model_folder`.
     """
     hub_options = {key: options[key] for key in ("revision", "local_files_only")}
     quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
@@ -357,14 +359,14 @@ def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokeni
         if is_about_memory(error) or not path.is_dir():
             raise
         return None, f"it cannot be loaded: {one_line_reason(error)[:MOST_REASON]}"
-    # From files that its class does not read, it makes a vocabulary of only special tokens.
+    # If its class cannot read the files, its vocabulary has only special tokens.
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         return None, f"{type(tokenizer).__name__} of transformers finds no vocabulary in its files"
     return tokenizer, ""
 
 
 def _described(path: Path, options: Mapping[str, Any]) -> _Described:
-    """A model's config, and its tokenizer, if it has one."""
+    """Return a model's config and, if it has one, its tokenizer."""
     if not path.is_file():
         tokenizer, no_tokenizer = _tokenizer(path, options)
         with quiet_warnings():
@@ -373,7 +375,7 @@ def _described(path: Path, options: Mapping[str, Any]) -> _Described:
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
-    """Options for using weights that stay in their files; None if it is loaded into memory.
+    """Return options for using weights that stay in their files, or None if they are loaded into memory.
 
     Raises UserError for a model that fits neither way.
     """
@@ -392,14 +394,14 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
         raise UserError(f"model: {path.name}: {sizes}, but only {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
-    # The workers of a batch, about one per core, share the pages that they need not widen.
+    # The workers of a batch, about one per core, share the pages that need no widening.
     is_worker = parent_process() is not None
     num_processes = (os.cpu_count() or 1) if is_worker else 1
     return Use(device, keeps=needed * num_processes <= free / 2, maps=is_worker)
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Free bytes of the machine or of a GPU."""
+    """Return the number of free bytes of the machine or of a GPU."""
     if device.type == "cpu":
         return available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
@@ -407,7 +409,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _why_all_at_once(path: Path) -> str:
-    """Reason why a model's weights cannot be read one by one; empty if they can."""
+    """Return the reason why a model's weights cannot be read one by one; empty if they can."""
     if not path.exists():
         return "its size is not known before it is downloaded"
     if path.is_file():
@@ -430,10 +432,10 @@ def _needed_memory(path: Path, dtype: str) -> str:
 def _loaded(
     auto_class: Any, path: Path, options: Mapping[str, Any], device: torch.device, use: Use | None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model in evaluation mode, and the names of its weights that the checkpoint lacks."""
+    """Return the model in evaluation mode, and the names of its weights that the checkpoint lacks."""
     if use is not None:
         use.is_loading = True
-    how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
+    how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported on one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
         # A checked pickle is read by torch.load(weights_only=True), its adapter from safetensors.
@@ -445,7 +447,7 @@ def _loaded(
         model_class, state = weights
         loaded, info = model_class.from_pretrained(None, state_dict=state, **how, **options)
         loaded.name_or_path = str(path)
-    # The head of classes reads the pooler's vector.
+    # The classification head reads the pooler's vector.
     untrained = () if is_classifier(loaded) else UNTRAINED_PARTS
     missing = [name for name in sorted(info["missing_keys"]) if not any(part in name for part in untrained)]
     if (weights is not None and loaded.can_generate()) or (
@@ -466,7 +468,7 @@ def _loaded(
 def _weights(
     auto_class: Any, path: Path, options: Mapping[str, Any], use: Use | None
 ) -> tuple[Any, dict[str, Any]] | None:
-    """The class of a model, and its weights as stored; None if transformers reads them itself."""
+    """Return a model's class and its weights as stored, or None if transformers reads the weights itself."""
     if use is None and _why_all_at_once(path):
         return None
     model_class = auto_model_class(auto_class, options["config"])
@@ -478,10 +480,10 @@ def _weights(
 
 
 def model_body(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without its head; the model itself if transformers does not declare which part that is.
+    """Return the model without its head, or the model itself if transformers does not declare that part.
 
     A body may wrap another (DPR: an encoder around a BERT, which returns no outputs by name). The part that
-    reads pixels stays with the part that turns them into tokens.
+    reads pixels is kept with the part that turns them into tokens.
     """
     base = model.base_model
     if base is model or not isinstance(base, PreTrainedModel):
@@ -491,7 +493,7 @@ def model_body(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def short_name(model: str) -> str:
-    """The last part of a folder or hub id, also of a snapshot in the hub cache."""
+    """Return the last part of a folder or hub id, also for a snapshot in the hub cache."""
     path = Path(model)
     if path.parent.name == "snapshots" and (hub_id := path.parent.parent.name).startswith(DOWNLOADED):
         return hub_id.rpartition("--")[2]
@@ -499,7 +501,7 @@ def short_name(model: str) -> str:
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model without attention (state spaces, recurrence, convolution)."""
+    """Raise UserError for a model without attention (state space models, recurrence, convolution)."""
     if not has_attention(model):
         kind = model.config.model_type
         raise UserError(f"model: {name} ({kind}) has no attention to show")
@@ -515,15 +517,15 @@ def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
-    """Like load_pretrained, with the last model cached: of many runs on one model, the first loads it.
+    """Return the result of load_pretrained, with the last model cached: only the first of many runs loads it.
 
-    A folder whose files have changed is loaded again. Only one model is cached, since it may be large.
+    A folder whose files have changed is loaded again. Only one model is cached, since models may be large.
     """
     path = Path(model)
-    paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model of the hub has a version
-    files = [file for file in paths if file.is_file()]  # a link may be broken
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model on the hub has a version
+    files = [file for file in paths if file.is_file()]  # links may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    with one_at_a_time(_kept):  # the first of two threads loads it for both
+    with one_at_a_time(_kept):  # the first of two threads loads the model for both
         return _kept(model, state, **loading)
 
 
@@ -534,10 +536,10 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """A loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
+    """Prepare a loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
 
-    `tokenizer` may be a processor, with or without a tokenizer. Raises UserError for anything but a
-    transformers model of a supported input and its tokenizer, and for missing weights.
+    `tokenizer` may be a processor, with or without a tokenizer. Raises UserError unless it is a transformers
+    model with a supported input and its own tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None
@@ -546,7 +548,7 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     check_has_attention(name, model)
     check_takes_what_attn_reads(name, model)
     _check_has_numbers(model)
-    # Hooks on the whole model would not run for its body alone.
+    # Hooks on the whole model would not run if only its body did.
     acts = model._forward_pre_hooks or "forward" in vars(model)
     body = model if acts else model_body(model)
     with tried_again_when_changed(model, body):
@@ -557,7 +559,10 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
 
 
 def _processor_parts(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
-    """A processor's tokenizer, if any, and the processor itself. Raises UserError for anything else."""
+    """Return a processor's tokenizer, if any, and the processor itself.
+
+    Raises UserError for anything else.
+    """
     from transformers.feature_extraction_utils import FeatureExtractionMixin
     from transformers.image_processing_base import ImageProcessingMixin
     from transformers.processing_utils import ProcessorMixin
@@ -573,11 +578,12 @@ def _processor_parts(processor: Any) -> tuple[PreTrainedTokenizerBase | None, An
 
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
-    """The model during a measurement; a caller's model in its present state, in evaluation mode.
+    """Yield the model for a measurement; a caller's model in its present state, in evaluation mode.
 
     A name is opened; of many calls with the same name, the first loads the model. A caller's autocast and
-    inference mode are suspended: autocast changes numbers, inference mode has no gradients. A model already
-    in use stays in use, and so does a model that the caller has in use for all calls (`in_use_for_all`).
+    inference mode are suspended, since autocast changes numbers and inference mode has no gradients. A model
+    that is already in use stays in use, and so does a model that the caller has in use for all calls
+    (`in_use_for_all`).
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     if pretrained.is_in_use:
@@ -600,9 +606,9 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
 
 @contextmanager
 def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
-    """Reserve the model for measurements of this thread inside the block, and restore it afterwards.
+    """Reserve the model for measurements in this thread inside the block, and restore it afterwards.
 
-    Messages of transformers, and a caller's autocast and inference mode, are suspended.
+    Messages from transformers, and a caller's autocast and inference mode, are suspended.
     """
     wants_gradients = torch.is_grad_enabled()
     with (
@@ -618,7 +624,7 @@ def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
 
 
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
-"""Class names in torch whose parameters are split over processes (DeepSpeed's have a `ds_id`)."""
+"""Names of torch classes whose parameters are split over processes (DeepSpeed's have a `ds_id`)."""
 IN_PARTS = (
     "model: its weights are split over several processes (FSDP, tensor parallel, ZeRO-3), so that a single "
     "process cannot run it"
@@ -626,20 +632,20 @@ IN_PARTS = (
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
-    """The transformers model inside a wrapper of torch.compile, DDP or PEFT, or the unwrapped model itself.
+    """Return the transformers model inside a wrapper of torch.compile, DDP or PEFT, or the model itself.
 
-    Raises UserError without such a model, and for weights split over processes (FSDP, tensor parallel,
+    Raises UserError if there is no such model, and for weights split over processes (FSDP, tensor parallel,
     ZeRO-3), which a single process cannot run.
     """
     inner = model
     while not isinstance(inner, PreTrainedModel):
-        if hasattr(inner, "get_base_model"):  # of PEFT: its adapters are inside
+        if hasattr(inner, "get_base_model"):  # from PEFT, with the adapters inside
             if getattr(getattr(inner, "active_peft_config", None), "is_prompt_learning", False):
                 raise UserError(f"model: {VIRTUAL_TOKENS}")
             inner = inner.get_base_model()
-        elif hasattr(inner, "_orig_mod"):  # of torch.compile
+        elif hasattr(inner, "_orig_mod"):  # from torch.compile
             inner = inner._orig_mod
-        elif isinstance(getattr(inner, "module", None), torch.nn.Module):  # of DDP, DeepSpeed, FSDP
+        elif isinstance(getattr(inner, "module", None), torch.nn.Module):  # from DDP, DeepSpeed or FSDP
             inner = inner.module
         else:
             raise UserError(
@@ -652,21 +658,21 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """True if a process has only parts of a model's weights."""
+    """Return True if a process has only parts of a model's weights."""
     parts = [*model.modules(), *model.parameters()]
     classes = {name for kind in {*map(type, parts)} for name in (each.__name__ for each in kind.__mro__)}
     return bool(classes & SHARDED) or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 def checked_model(model: Any) -> PreTrainedModel:
-    """A transformers model. Raises UserError for anything else."""
+    """Return the transformers model. Raises UserError for anything else."""
     if not isinstance(model, PreTrainedModel):
         raise UserError(f"model: {NO_MODEL} (got {_kind(model)})")
     return model
 
 
 def _kind(model: Any) -> str:
-    """Class name of an unsupported model and, for a wrapper, of the model inside."""
+    """Return the class name of an unsupported model and, for a wrapper, of the model inside."""
     got = type(model).__name__
     parts = model.modules() if isinstance(model, torch.nn.Module) else ()
     inner = next((type(part).__name__ for part in parts if isinstance(part, PreTrainedModel)), None)
@@ -674,7 +680,7 @@ def _kind(model: Any) -> str:
 
 
 def _check_has_numbers(model: PreTrainedModel) -> None:
-    """Raise UserError for weights on the meta device that no hook of accelerate loads when needed."""
+    """Raise UserError for weights on the meta device that no accelerate hook loads when needed."""
     offloading: list[str] = []
     for name, module in model.named_modules():
         if hasattr(module, "_hf_hook"):

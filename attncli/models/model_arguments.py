@@ -1,4 +1,4 @@
-"""Arguments of library calls: a model, texts, a prompt, sources; each in plain form or already read."""
+"""Arguments of library calls: a model, texts, a prompt or sources, each in plain form or already read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -35,7 +35,7 @@ def _text(value: Any) -> Any:
 
 
 def several_texts(value: Any) -> Any:
-    """The texts as a list, also if only one is passed."""
+    """Return the texts as a list, even if only one is passed."""
     return [value] if isinstance(value, str | Mapping | Reading) else value
 
 
@@ -70,7 +70,7 @@ def _text_or_prompt(value: Any) -> Any:
 
 
 def checked_sources(value: Any) -> Any:
-    """The sources of a text as an argument. Raises ValueError for anything else."""
+    """Return the sources of a text that were passed as an argument. Raises ValueError for anything else."""
     if isinstance(value, SourcedReading):
         return value
     if isinstance(value, str):
@@ -100,7 +100,7 @@ def _texts_with_pairs(value: Any) -> Any:
 
 
 TextOrReading = Annotated[str | Mapping[str, Any] | Reading, by(_text)]
-"""A text, or {"ids": [...], "tokens": [...]} with token ids and optional labels; or a reading."""
+"""A string, a mapping {"ids": [...], "tokens": [...]} with token ids and optional labels, or a reading."""
 OneOrMoreTexts = Annotated[
     str | Mapping[str, Any] | Reading | Sequence[str | Mapping[str, Any] | Reading], by(_one_or_more_texts)
 ]
@@ -109,6 +109,6 @@ TextsOrFile = Annotated[
 ]
 TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
-"""A text or token ids, a prompt, or a reading of a file that models transcribe."""
+"""A string or token ids, a prompt, or a reading of a file that models transcribe."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(checked_sources)]

@@ -1,4 +1,4 @@
-"""Calls of a model's blocks: runs that begin at a later block, and replaced forwards."""
+"""Calls of a model's blocks: runs that begin at a later block, and forwards that are replaced."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,9 +28,9 @@ class ModelBlocks:
     """The blocks of a model in the order of their calls, and the output of each.
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
-    current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that is passed
-    to it, as Gemma 3n's blocks leave keys and values for later ones, so that no block may be skipped. Outputs
-    are stored from `first_token` on. If the module `part` is set, only its blocks count.
+    current call, or None between blocks. `leave_notes` is True if a block writes into a dictionary or list
+    that is passed to it, as Gemma 3n's blocks leave keys and values for later ones, so that no block may be
+    skipped. Outputs are stored from `first_token` on. If the module `part` is set, only its blocks count.
     """
 
     model: nn.Module
@@ -78,7 +78,7 @@ class ModelBlocks:
     def begun_at(self, first: int, num_copies: int, stream: Tensor | None = None) -> Iterator[None]:
         """Skip the calls before `first` while the model runs on that many copies of the text.
 
-        Skipped blocks return copies of their recorded output, or `stream` in place of its vectors.
+        Skipped blocks return copies of their recorded output, or of `stream` in place of its vectors.
         """
         calls = iter(range(len(self.calls)))
 
@@ -106,7 +106,10 @@ class ModelBlocks:
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Forward | Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Replace the forwards of modules inside the block. An instance's own forward is restored."""
+    """Replace the forwards of modules inside the block.
+
+    If an instance has its own forward, that is restored.
+    """
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         module.forward = forward
@@ -125,19 +128,19 @@ def _content(given: Container) -> list[object]:
 
 
 def _differ(now: list[object], before: list[object]) -> bool:
-    """True if the objects differ, or their order."""
+    """Return True if the objects or their order differ."""
     return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
 
 
 def after(start: int, output: object) -> object:
-    """Output of a block for the tokens from `start` on."""
+    """Return the output of a block for the tokens from `start` on."""
     if isinstance(output, Tensor):
         return output[:, start:].clone() if output.ndim == 3 else output
     return type(output)(after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 def copied(output: object, num_copies: int) -> object:
-    """Output of a block for one text, repeated for copies of that text."""
+    """Return the output of a block for one text, repeated for the copies of that text."""
     if isinstance(output, Tensor):
         is_one_text = output.ndim > 1 and len(output) == 1
         return torch.cat([output] * num_copies) if is_one_text else output

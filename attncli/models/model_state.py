@@ -1,4 +1,4 @@
-"""A comparable value for the state of a model, which changes with its hooks, parts, settings or code."""
+"""A comparable value for a model's state, which changes with its hooks, parts, settings or code."""
 
 import sys
 from types import FunctionType
@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
-    """Every config in the model, without repeats: parts may have separate configs, or share one."""
+    """Return every config in the model, once each: parts may have separate configs, or share one."""
     configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
@@ -31,7 +31,7 @@ MOST_NESTED = 50
 
 
 def _frozen(value: Any, depth: int = 0) -> Any:
-    """A value that changes with an attribute: by value for numbers, text and lists of them, else by id."""
+    """Return a value that changes with an attribute: numbers, strings and lists by value, others by id."""
     kind = type(value)
     if kind in PLAIN:
         return kind, value
@@ -52,7 +52,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
 
 
 def _class_functions(kind: type) -> list[Any]:
-    """The functions that instances of a class may run: its methods, and functions of its classes' modules."""
+    """Return the functions that instances of a class may run: methods, and functions of their modules."""
     classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
     modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
     functions = (part for owner in (*classes, *modules) for part in vars(owner).copy().values())
@@ -60,7 +60,7 @@ def _class_functions(kind: type) -> list[Any]:
 
 
 def comparable_state(model: PreTrainedModel) -> Any:
-    """A value that changes with the model's hooks, adapters, modes, parts, settings and code.
+    """Return a value that changes with the model's hooks, adapters, modes, parts, settings and code.
 
     The numbers of its parameters do not count.
     """
@@ -75,4 +75,4 @@ def comparable_state(model: PreTrainedModel) -> Any:
 
 
 GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
-"""torch's attributes with the hooks for all modules."""
+"""The torch attributes that hold the hooks for all modules."""

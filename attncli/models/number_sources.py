@@ -1,4 +1,4 @@
-"""Sources of the numbers of weights: tensors in files, read in parts, converted or processed."""
+"""Sources of the numbers of weights: tensors in files, read in parts, and converted or processed."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from attncli.models.weight_headers import TensorInFile
 from attncli.system.platforms import read_ahead
 
 CHUNK_NUMBERS = 2**20
-"""Numbers that are widened at a time: they stay in a core's cache until they are multiplied."""
+"""The count of numbers that are widened at a time: they stay in a core's cache until they are multiplied."""
 AHEAD_BYTES = 2**28
 """Bytes that the system reads ahead: more than a disk delivers while that amount is computed."""
 DTYPES = {
@@ -34,11 +34,11 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""torch's types for the names in the header of a safetensors file."""
+"""torch types by their names in the header of a safetensors file."""
 
 
 class WeightFile:
-    """A file that is read in parts, and must not change meanwhile."""
+    """A file that is read in parts, and that must not change meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class WeightFile:
         return about.st_size, about.st_mtime_ns
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Read the bytes from an offset on. Raises UserError if the file has changed or cannot be read."""
+        """Read bytes, starting at an offset. Raises UserError if the file has changed or cannot be read."""
         done = 0
         try:
             while done < len(buffer):
@@ -73,7 +73,7 @@ class WeightFile:
             raise UserError(f"model: {self.path}: has changed while it was read: run this again")
 
     def mapped(self, offset: int, size: int) -> np.ndarray:
-        """The bytes from an offset on, in the pages of the file; writes to them stay in this process.
+        """Map bytes from an offset on into the pages of the file; writes to them stay in this process.
 
         Raises UserError if the file has changed.
         """
@@ -83,26 +83,26 @@ class WeightFile:
             return np.memmap(file, np.uint8, "c", offset, (size,))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Announce to the system that these bytes will be needed, so that it reads them early."""
+        """Tell the system that these bytes will be needed, so that it reads them early."""
         read_ahead(self._file, offset, size)
 
 
 class NumberSource:
-    """Source of the numbers of a weight; can read some rows without the others."""
+    """A source of the numbers of a weight, which can read some rows without reading the others."""
 
     shape: torch.Size
     dtype: torch.dtype
     stored_bytes: int
-    """Bytes of the whole weight in its files."""
+    """The number of bytes that the whole weight takes in its files."""
     is_read_by_threads = False
     """True if threads may read different rows at the same time."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """The numbers of some rows, along the first axis."""
+        """Return the numbers of some rows, along the first axis."""
         raise NotImplementedError
 
     def passing(self, start: int, stop: int) -> Tensor:
-        """Like `rows`, in memory that the next call in this thread reuses."""
+        """Return the same as `rows`, in memory that the next call in this thread reuses."""
         return self.rows(start, stop)
 
     def narrow(self) -> "NumberSource | None":
@@ -110,11 +110,11 @@ class NumberSource:
         return None
 
     def whole(self) -> Tensor:
-        """All numbers, in their shape."""
+        """Return all numbers, in their shape."""
         raise NotImplementedError
 
     def mapped(self) -> Tensor | None:
-        """All numbers in the pages of the file; None if the file stores them in another form."""
+        """Return all numbers, in the pages of the file, or None if the file stores them in another form."""
         return None
 
     def will_be_read(self) -> None:
@@ -123,7 +123,7 @@ class NumberSource:
 
 
 def in_file(file: WeightFile, about: TensorInFile) -> NumberSource:
-    """A tensor of a safetensors file, or of a file written by torch.save."""
+    """Return a source for a tensor of a safetensors file, or of a file written by torch.save."""
     return InRows(file, about) if about.strides is None else InStrides(file, about)
 
 
@@ -169,7 +169,7 @@ class InRows(NumberSource):
 
 @dataclass
 class InStrides(NumberSource):
-    """A tensor that was a view when it was saved, for instance transposed; it is read whole."""
+    """A tensor that was a view when it was saved, such as a transposed one; it is read as a whole."""
 
     file: WeightFile
     about: TensorInFile
@@ -209,7 +209,7 @@ class InGguf(NumberSource):
         self.file.check_holds(self.about.begin, self.stored_bytes)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # The blocks of a vector lie along its only axis.
+        # A vector's blocks lie along its only axis.
         if len(self.shape) < 2:
             return self.whole()[start:stop]
         begin = self.about.begin + start * prod(self._of_blocks[1:])
@@ -218,7 +218,7 @@ class InGguf(NumberSource):
     def whole(self) -> Tensor:
         if len(self.shape) < 2:
             return self._read(self._of_blocks, self.about.begin)
-        # In chunks, so that only the numbers are stored as a whole.
+        # It is done in chunks, so that only the numbers are stored as a whole.
         numbers = torch.empty(self.shape)
         for start, stop in chunks(self):
             numbers[start:stop] = self.rows(start, stop)
@@ -248,7 +248,7 @@ class Cast(NumberSource):
         self.is_read_by_threads = self.source.is_read_by_threads and self.device.type == "cpu"
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # Moved in the stored type, since widening on the device is faster than the transfer.
+        # They move in the stored type, since widening on the device is faster than the transfer.
         return self.source.rows(start, stop).to(self.device).to(self.dtype)
 
     def passing(self, start: int, stop: int) -> Tensor:
@@ -277,7 +277,7 @@ class Cast(NumberSource):
 
 @dataclass
 class Processed(NumberSource):
-    """transformers' conversion of tensors of a GGUF file: reordered rows, experts merged into one tensor."""
+    """GGUF tensors as transformers converts them, with rows reordered or experts merged into one tensor."""
 
     parts: Sequence[tuple[str, NumberSource]]
     process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
@@ -315,7 +315,7 @@ _reused_memory = local()
 
 
 def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory reused for data needed only until the next read: allocating costs more than reading."""
+    """Return memory for data needed only until the next read, since allocating costs more than reading."""
     size = prod(shape)
     memory: Tensor | None = getattr(_reused_memory, what, None)
     if memory is None or size > len(memory):
@@ -325,7 +325,7 @@ def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
-    """Row ranges of a source, some rows at a time."""
+    """Yield row ranges of a source, with some rows at a time."""
     row = max(1, prod(source.shape[1:]))
     at_a_time = max(1, CHUNK_NUMBERS // row)
     return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])
