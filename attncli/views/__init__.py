@@ -1,4 +1,4 @@
-"""Views write Reports to a stream; they compute nothing."""
+"""Views write reports to a stream; they compute nothing."""
 
 import os
 import sys
@@ -43,15 +43,15 @@ for name, view in VIEWS.items():
     for suffix in view.suffixes:
         SUFFIXES.setdefault(suffix, name)
 
-# How wide text is in a pipe, where tables are as wide as they need.
+# The width of text in a pipe, where tables are as wide as they need to be.
 TEXT_WIDTH = 80
-# Columns that tables and pictures are made for at least; a narrower terminal wraps them.
+# The minimum width that tables and pictures are made for; a narrower terminal wraps them.
 LEAST_WIDTH = 60
 # What a terminal can show, from nothing to 24 bits per colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
-# What can be shown alone; views/matrices.py says what belongs to each.
+# The parts that can be shown alone; views/matrices.py says what belongs to each.
 PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
-# How the colours of a heatmap spread over its numbers.
+# How the colours of a heatmap are distributed over its numbers.
 SCALES = ("linear", "log", "row")
 
 
@@ -60,12 +60,12 @@ class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
     A first screen has at most `height` lines (None: its usual number). `scale_colors` is the colour scale of
-    a heatmap: linear, log, or row (each row separately); None chooses by the numbers. The first
+    a heatmap: linear, log, or row (each row separately); None chooses one that suits the numbers. The first
     `skip_first_keys` keys are excluded from it and left blank. Vectors show at most `most_dims` numbers
-    (None: as many as fit). `show` are the requested parts; without any, a view with first screens shows one,
-    with `screen_precision` decimals. A picture of one map has at most `map_lines` lines. `title` replaces a
-    picture's title. `step` is the only step of an explanation to show, from 1. `is_saved`: the report comes
-    from a file, to which the next commands apply.
+    (None: as many as fit). `show` holds the requested parts; if it is empty, a view with first screens shows
+    one, with `screen_precision` decimals. The picture of a single map has at most `map_lines` lines. `title`
+    replaces a picture's title. `step` is the only step of an explanation to show, from 1. `is_saved`: the
+    report comes from a file, to which the next commands apply.
     """
 
     width: int | None = None
@@ -85,7 +85,7 @@ class Display:
 
     @property
     def columns(self) -> int:
-        """The width; in a pipe, the width of text."""
+        """The width of the display or, in a pipe, the width of text."""
         return self.width or TEXT_WIDTH
 
     @property
@@ -103,20 +103,20 @@ class NothingToDraw(LookupError):
 
 
 class NoSuchTable(LookupError):
-    """A report lacks the requested table."""
+    """A report does not have the requested table."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
         self.name, self.names = name, names
 
 
-# To a stream of text, or of bytes where the view writes these.
+# Accepts a text stream, or a byte stream if the view writes bytes.
 Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
 @contextmanager
 def _any_backend() -> Iterator[None]:
-    """Ignore MPLBACKEND while matplotlib is imported: writing files needs no window backend."""
+    """Ignore MPLBACKEND while importing matplotlib: writing files needs no window backend."""
     backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     try:
         yield
@@ -128,10 +128,10 @@ def _any_backend() -> Iterator[None]:
 
 
 def load_view(name: str) -> Write:
-    """Import and return the function of a view, which gets readable tokens unless it `spells_tokens`."""
+    """Import and return a view's function, which receives readable tokens unless it `spells_tokens`."""
     view = VIEWS[name]
     if view.extra == PLOT:
-        # Before the import: matplotlib logs about its caches and fonts.
+        # Before the import, because matplotlib logs messages about its caches and fonts.
         getLogger("matplotlib").setLevel(ERROR)
     with _any_backend() if view.extra == PLOT else nullcontext():
         write: Write = load_place(view.write)

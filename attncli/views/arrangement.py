@@ -1,4 +1,4 @@
-"""Arranges blocks of a picture in rows and columns with little blank space."""
+"""Arranges the blocks of a picture in rows and columns with little empty space."""
 
 from collections.abc import Sequence
 from math import log
@@ -23,15 +23,15 @@ class DrawnBlock(Protocol):
 
     @property
     def largest(self) -> tuple[float, float]:
-        """The largest width and height; its own size if it cannot stretch."""
+        """The largest width and height, or the block's own size if it cannot stretch."""
         ...
 
     def stretch(self, width: float, height: float) -> None:
-        """Take that width and height."""
+        """Take the given width and height."""
         ...
 
     def draw(self, figure: "Figure", left: float, top: float) -> None:
-        """Draw it with its upper left corner at that position of the figure."""
+        """Draw the block with its upper left corner at the given position of the figure."""
         ...
 
 
@@ -43,11 +43,11 @@ class Rigid:
 
     @property
     def largest(self) -> tuple[float, float]:
-        """Its size."""
+        """The block's size."""
         return self.width, self.height
 
     def stretch(self, width: float, height: float) -> None:
-        """Do nothing: the size is fixed."""
+        """Do nothing, because the size is fixed."""
 
 
 BlockColumn = list[DrawnBlock]
@@ -71,10 +71,10 @@ class Arrangement(NamedTuple):
 
 
 def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
-    """Arrange blocks from left to right in rows, and stretch some to fill blank space.
+    """Arrange blocks from left to right in rows, and stretch some to fill empty space.
 
-    The blocks of a group stay in one row if they fit. A small block may go below another, beside a taller
-    one.
+    The blocks of a group stay in one row if they fit. A small block may be placed below another one, beside a
+    taller block.
     """
     blocks = [block for group in groups for block in group]
     least = max(block.width for block in blocks)
@@ -85,7 +85,7 @@ def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
 
 
 def rows_within(groups: Sequence[Sequence[DrawnBlock]], limit: float) -> list[BlockRow]:
-    """Split blocks into rows of at most that width; a group that does not fit begins a new row."""
+    """Split blocks into rows of at most the given width; a group that does not fit begins a new row."""
     rows: list[BlockRow] = []
     for group in groups:
         together = sum(block.width + GAP for block in group) - GAP
@@ -128,7 +128,7 @@ def _height(row: BlockRow) -> float:
 
 
 def _cost(rows: Sequence[BlockRow]) -> float:
-    """Return the blank share of the canvas after stretching, with a penalty for unusual shapes."""
+    """Return the empty share of the canvas after stretching, plus a penalty for unusual shapes."""
     width = max(NARROWEST, *map(_width, rows))
     height = sum(_height(row) + GAP for row in rows) - GAP
     used = 0.0
@@ -141,7 +141,7 @@ def _cost(rows: Sequence[BlockRow]) -> float:
 
 
 def _stretched(row: BlockRow, width: float) -> list[list[tuple[float, float]]]:
-    """Return the sizes of a row's blocks: single ones in a column stretch down, the last column across."""
+    """Return the sizes of a row's blocks: single blocks in a column stretch down, the last column across."""
     sizes = [[(block.width, block.height) for block in column] for column in row]
     left, height = width - _width(row), _height(row)
     for number in reversed(range(len(row))):

@@ -1,4 +1,4 @@
-"""A canvas in inches from its upper left corner, with labels, images, numbers and colour bars."""
+"""A canvas measured in inches from its upper left corner, with labels, images, numbers and colour bars."""
 
 from itertools import count
 from unicodedata import bidirectional
@@ -24,7 +24,7 @@ LEFT_TO_RIGHT = "\u200e"
 
 
 def labels(tokens: tuple[str, ...], size: int) -> list[str]:
-    """Return the position and shortened token of each place, or just the position without tokens."""
+    """Return the position and shortened token of each place, or only the positions if there are no tokens."""
     return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
 
 
@@ -35,12 +35,12 @@ def _label(place: int, token: str) -> str:
 
 
 def longest(texts: list[str]) -> float:
-    """Return the inches of the longest label."""
+    """Return the length of the longest label in inches."""
     return CHARACTER * max(map(cell_len, texts)) + 0.1
 
 
 def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
-    """Set labels spaced far enough to be readable, and the name of the axis."""
+    """Set the labels, far enough apart to be readable, and the name of the axis."""
     if not texts:
         axis.set_ticks([])
         return
@@ -60,15 +60,15 @@ def axes_at(figure: Figure, left: float, top: float, width: float, height: float
 
 BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.7
 NO_NUMBER = (232, 232, 232)
-# The font size of numbers in cells; inches of a character, of the gap beside it, and of its height.
+# The font size of numbers in cells; the width of a character, the gap beside it, and its height, in inches.
 NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
-# How light red, green and blue are; above it black is easier to read than white.
+# The lightness of red, green and blue; on a background above it, black is easier to read than white.
 LUMINANCE, LIGHT = np.array([0.299, 0.587, 0.114]), 140
 MOST_DECADES = 5
 
 
 def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
-    """Return red, green and blue, from 0 to 255, for places on the colour map; grey for missing numbers."""
+    """Return RGB values from 0 to 255 for positions on the colour map; missing numbers are grey."""
     table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
     is_number = ~np.isnan(shades)
     levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
@@ -93,7 +93,7 @@ def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
 def draw_numbers(
     axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
 ) -> None:
-    """Write the number in each cell, in black or white, if all numbers fit."""
+    """Write the number in each cell, in black or white, if all the numbers fit."""
     num_rows, num_columns = matrix.values.shape
     room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
     if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
@@ -107,11 +107,11 @@ def draw_numbers(
 
 
 def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
-    """Draw the colour bar with its label; missing numbers are transparent."""
+    """Draw the colour bar and its label; missing numbers are transparent."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high
-    if low == high:  # All numbers are equal and get the colour of the end away from zero.
+    if low == high:  # All numbers are equal; they get the colour at the end away from zero.
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
     is_log = shade.scale == "log" and low > 0
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
@@ -130,7 +130,7 @@ def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, floa
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return both ends, and powers of ten between them that are far enough apart."""
+    """Return both ends and the powers of ten between them that are far enough apart."""
     first, last = np.log10([low, high])
     powers = np.arange(np.ceil(first), np.floor(last) + 1)
     apart = (last - first) / 10

@@ -1,4 +1,4 @@
-"""Numbers as positions on a colour map, and colour maps for terminals."""
+"""Numbers as positions on a colour map, and the colour maps of terminals."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Each map has 256 colours, as hexadecimal red, green, blue.
-# viridis (van der Walt and Smith, 2015; CC0): even steps look even, in grey and to the colour-blind, too.
+# Each map has 256 colours, written as hexadecimal red, green and blue.
+# viridis (van der Walt and Smith, 2015; CC0): even steps look even, also in grey and to the colour-blind.
 # coolwarm (Moreland, "Diverging color maps for scientific visualization", 2009): blue below zero, red above.
 _, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text(encoding="ascii").split()
-# The least ratio of the ends of a logarithmic scale of weights: nearly uniform rows look uniform.
+# The smallest ratio between the ends of a logarithmic weight scale, so that nearly uniform rows look so.
 LEAST_SPAN = 10.0
 
 
 def colour_map(is_diverging: bool) -> np.ndarray:
-    """Return the map for amounts, or for numbers of both signs."""
+    """Return the colour map for amounts, or the one for numbers of both signs."""
     return colours(COOLWARM if is_diverging else VIRIDIS)
 
 
@@ -29,8 +29,8 @@ def colours(hexadecimal: str) -> np.ndarray:
 class Shading(NamedTuple):
     """The position of each number on its colour map, from 0 to 1 (NaN: missing), and the map's end values.
 
-    `is_diverging`: zero is in the middle. `scale` is the scale used: a logarithm needs amounts. With `row`,
-    each row has its own range, and the ends are those of the whole matrix.
+    If the map `is_diverging`, zero is in the middle. `scale` is the scale in use; a logarithmic scale needs
+    amounts. With `row`, each row has its own range, and the end values are those of the whole matrix.
     """
 
     places: np.ndarray
@@ -50,10 +50,10 @@ def shading(
 ) -> Shading:
     """Return positions on the map: linear, logarithmic, or linear in each row separately.
 
-    `values` is a matrix, or a stack of matrices with common ends, which include those of `compared`. The
+    `values` is a matrix, or a stack of matrices with common end values, which also cover `compared`. The
     first `skip_keys` columns are excluded from the ends and have no position, so that a sink does not
-    dominate the colours. With `log`, zero has the position 0. `from_zero`: the low end of amounts is 0, or
-    for a logarithm at most a tenth of the high end.
+    dominate the colours. With `log`, zero has position 0. With `from_zero`, the low end of amounts is 0 or,
+    on a logarithmic scale, at most a tenth of the high end.
     """
     numbers = _numbers(values, skip_keys)
     seen = ~np.isnan(numbers)
@@ -78,14 +78,14 @@ def shading(
 
 
 def _numbers(values: np.ndarray, skip_keys: int) -> np.ndarray:
-    """Return the numbers in float64, NaN for missing ones and for the first keys."""
+    """Return the numbers in float64, with NaN for missing numbers and for the first keys."""
     numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
     numbers[..., :skip_keys] = np.nan
     return numbers
 
 
 def _between(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return 0 at the low end and 1 at the high end; if these are equal, 1 for amounts above zero, else 0."""
+    """Return 0 at the low end and 1 at the high end; if both are equal, 1 for amounts above zero, else 0."""
     span = high - low
     flat = ~(span > 0)
     places = (numbers - np.where(flat, 0, low)) / np.where(flat, 1, span)
@@ -121,14 +121,14 @@ NAMED_DIVERGING = (4, 12, 7, 9, 1)
 CUBE_STEPS = (0, 95, 135, 175, 215, 255)
 GREYS = range(8, 248, 10)
 FIXED = np.array([*product(CUBE_STEPS, repeat=3), *zip(GREYS, GREYS, GREYS, strict=True)])
-# Shades of one colour over the one before: a quarter, half, three quarters.
+# Shades that mix one colour over the one before it: a quarter, a half, three quarters.
 SHADES = "░▒▓"
 
 
 class Palette(NamedTuple):
-    """Parameters of escape sequences for each level and, last, for the terminal's default colours.
+    """Escape sequence parameters for each level and, last, for the terminal's default colours.
 
-    `fills`: parameters and a character that fill a whole cell, if levels can be mixed.
+    `fills` holds parameters and a character that fill a whole cell, if levels can be mixed.
     """
 
     foregrounds: tuple[str, ...]
@@ -137,7 +137,7 @@ class Palette(NamedTuple):
 
 
 def lab(colors: np.ndarray) -> np.ndarray:
-    """Convert sRGB colours from 0 to 255 (D65) to CIE L*a*b*, in which distances are roughly perceptual."""
+    """Convert sRGB colours from 0 to 255 (D65) to CIE L*a*b*, where distances are roughly perceptual."""
     linear = np.where(colors > 10.31, ((colors / 255 + 0.055) / 1.055) ** 2.4, colors / 255 / 12.92)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
@@ -146,7 +146,7 @@ def lab(colors: np.ndarray) -> np.ndarray:
 
 
 def nearest_fixed(colors: np.ndarray) -> list[int]:
-    """Return the nearest of the 256 colours for each colour; lightness counts threefold."""
+    """Return the nearest of the 256 colours for each colour; lightness counts three times."""
     differences = lab(FIXED)[np.newaxis] - lab(colors)[:, np.newaxis]
     distances = (differences**2 * [9, 1, 1]).sum(axis=-1)
     numbers: list[int] = (16 + distances.argmin(axis=1)).tolist()
@@ -158,7 +158,7 @@ def _named(number: int, first: int) -> str:
 
 
 def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
-    """Return the colour of each level: a terminal's colour number, or red, green and blue in 24 bits."""
+    """Return the colour of each level: a terminal's colour number or, in 24 bits, red, green and blue."""
     if depth == "16":
         steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
         return [(steps[level * len(steps) // LEVELS],) for level in range(LEVELS)]
@@ -168,7 +168,7 @@ def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
 
 def _named_palette(is_diverging: bool) -> Palette:
     steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
-    # Each step is a pure colour, with three mixtures between neighbours.
+    # Each step is a pure colour, with three mixtures between neighbouring colours.
     mixtures = [(_named(steps[0], 40), " ")]
     for below, above in pairwise(steps):
         mixtures += [(f"{_named(above, 30)};{_named(below, 40)}", shade) for shade in SHADES]
@@ -181,7 +181,7 @@ def _named_palette(is_diverging: bool) -> Palette:
 
 @lru_cache
 def palette(colors: str, is_diverging: bool) -> Palette:
-    """Return the escape parameters of 256 levels and of a missing number, for a depth other than `none`."""
+    """Return the escape parameters of 256 levels and of a missing number, for any depth except `none`."""
     if colors == "16":
         return _named_palette(is_diverging)
     kind = 5 if colors == "256" else 2
@@ -190,12 +190,12 @@ def palette(colors: str, is_diverging: bool) -> Palette:
     return Palette((*(f"38;{t}" for t in texts), "39"), backgrounds, tuple((b, " ") for b in backgrounds))
 
 
-# Bits of each channel that distinguish a picture's colours before they become the nearest of 256.
+# The bits of each channel that distinguish a picture's colours before they become the nearest of 256.
 CUBE_BITS = 5
 
 
 def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
-    """Return the level of each pixel of a picture (row, column, 3), and its colours, in 24 bits or 256.
+    """Return the level of each pixel of a picture (row, column, 3), and its colours: 24 bits or from 256.
 
     The last level is the terminal's background, as in `palette`.
     """

@@ -1,4 +1,4 @@
-"""Reports for other programs at full precision: whole as JSON or arrays, or tables as CSV or Parquet."""
+"""Reports for other programs at full precision: whole reports as JSON or arrays, tables as CSV or Parquet."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def _dumps(data: Any) -> str:
 
 
 def _array(values: np.ndarray) -> Iterator[str]:
-    """Yield the JSON of an array row by row: lists of Python numbers take eight times the array's memory."""
+    """Yield an array's JSON row by row, because lists of Python numbers take eight times its memory."""
     if values.ndim <= 1:
         yield _dumps(plain(values))
         return
@@ -81,7 +81,7 @@ def write_json(reports: Iterable[Report], stream: TextIO, display: Display) -> N
 
 
 def write_json_lines(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Write one report per line, flushed so that a reader can follow."""
+    """Write one report per line, flushed so that a reader can follow along."""
     for report in reports:
         stream.writelines(pieces(report.fields()))
         stream.write("\n")
@@ -92,9 +92,9 @@ ALIGNMENT = 8  # bytes
 
 
 def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Write tensors by name, with axes and irregular masks; `report` is the remaining JSON.
+    """Write the tensors by name, with axes and irregular masks; `report` is the remaining JSON.
 
-    Axes are stored as `axes.NAME`, a mask's visible keys as `visible.NAME`, tokens as `tokens` and
+    The axes are stored as `axes.NAME`, a mask's visible keys as `visible.NAME`, tokens as `tokens` and
     `context_tokens`. `np.load` reads the file without pickle, and `attn show` restores the report.
     """
     (report,) = reports
@@ -107,15 +107,15 @@ def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> 
     arrays |= {f"axes.{name}": np.array(tensor.axes) for name, tensor in tensors.items()}
     tokens = {"tokens": report.tokens, "context_tokens": report.context_tokens}
     arrays |= {name: np.array(texts) for name, texts in tokens.items() if texts}
-    # savez gives every member the same time, so that equal reports give equal bytes.
+    # savez gives every member the same timestamp, so that equal reports produce equal bytes.
     np.savez(stream, **arrays, report=np.array(_json_without_arrays(report)))
 
 
 def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Write tensors by name; the metadata's `report` holds tokens, axes, settings and statistics.
+    """Write the tensors by name; the metadata's `report` holds tokens, axes, settings and statistics.
 
-    The format: eight bytes for the header's length, the header as JSON, the tensors' bytes in order
-    (https://huggingface.co/docs/safetensors).
+    The format consists of eight bytes for the header's length, the header as JSON, and the tensors' bytes in
+    order (https://huggingface.co/docs/safetensors).
     """
     (report,) = reports
     arrays = {name: _contiguous(tensor.values) for name, tensor in _named_tensors(report).items()}
@@ -136,7 +136,7 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
 
 
 def _named_tensors(report: Report) -> dict[str, NamedTensor]:
-    """Return the tensors by name, including those of statistics, as `rows.entropy`."""
+    """Return the tensors by name; those among the statistics are named like `rows.entropy`."""
     return {**report.tensors} | {
         f"{group}.{name}": tensor
         for group, members in report.statistics.items()
@@ -146,7 +146,7 @@ def _named_tensors(report: Report) -> dict[str, NamedTensor]:
 
 
 def _json_without_arrays(report: Report) -> str:
-    """Return the report's JSON with null in place of every array."""
+    """Return the report's JSON with null in place of each array."""
     fields: dict[str, Any] = report.fields()
     for tensor in fields["tensors"].values():
         tensor["values"] = None
@@ -160,7 +160,7 @@ def _json_without_arrays(report: Report) -> str:
 
 
 def _visible_keys(report: Report) -> dict[str, np.ndarray]:
-    """Return the visible keys of irregular masks, as `visible.weights`."""
+    """Return the visible keys of irregular masks, named like `visible.weights`."""
     masks = {f"visible.{name}": tensor.mask for name, tensor in report.tensors.items()}
     return {
         name: _contiguous(mask.visible)
@@ -170,7 +170,7 @@ def _visible_keys(report: Report) -> dict[str, np.ndarray]:
 
 
 def _contiguous(values: np.ndarray) -> np.ndarray:
-    """Return the numbers in row-major order, little-endian."""
+    """Return the numbers in row-major order and little-endian bytes."""
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
 
 
@@ -179,15 +179,15 @@ RowBlock = Mapping[str, list[Any]]
 RowBlocks = Iterable[RowBlock]
 
 ENDS = re.compile('[,"\r\n]')
-# The names of types here and in pyarrow.
+# The names of the types here and in pyarrow.
 TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
 def write_csv_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """Write a header, then one line per row; missing values are empty cells.
 
-    Texts are written literally, quoted if needed, so that equal cells are equal texts; in a terminal, every
-    character is made visible.
+    Strings are written literally, quoted if necessary, so that equal cells are equal strings; in a terminal,
+    every character is made visible.
     """
     show = plain_text if stream.isatty() else str
     stream.write(",".join(_quoted(name) for name in columns) + "\n")
@@ -208,7 +208,7 @@ def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]
 
 
 def _texts(cells: Iterable[Any]) -> list[str | None]:
-    """Return the cells as texts; joined tables may mix them with numbers and Booleans."""
+    """Return the cells as strings; joined tables may mix strings with numbers and Booleans."""
     return [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
 
 
@@ -217,7 +217,7 @@ def _text(cell: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as one cell (RFC 4180): quoted if it is empty or would end the cell or the line."""
+    """Return a string as one cell (RFC 4180), quoted if it is empty or would end the cell or the line."""
     return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
 
 
@@ -230,7 +230,7 @@ def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> Non
 
 
 def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
-    """Write one row group per block, so that memory holds a single block; repeated texts as a dictionary."""
+    """Write one row group per block, so that memory holds only one block; repeated texts as a dictionary."""
     import pyarrow
     from pyarrow import parquet
 
@@ -252,20 +252,20 @@ SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "p
 
 
 BLOCK = 2**16
-# The type that holds the cells of both; text if there is none.
+# The type that holds the cells of both columns, or text if there is none.
 WIDER = {frozenset((kind,)): kind for kind in TYPES} | {frozenset(("integer", "number")): "number"}
 SINGULAR = {"scores": "score", "weights": "weight", "keys": "key"}
 
 
 class DataTable(NamedTuple):
-    """The type of each column, and the rows, made block by block as they are written."""
+    """The type of each column, and the rows, which are made block by block as they are written."""
 
     columns: Mapping[str, str]
     blocks: Callable[[], Iterator[RowBlock]]
 
 
 def _column_type(cells: Sequence[Any]) -> str | None:
-    """Return the type that holds every cell; None if all are empty."""
+    """Return the type that holds every cell, or None if all cells are empty."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds <= {int, float} and kinds:
         return "integer" if kinds == {int} else "number"
@@ -273,7 +273,7 @@ def _column_type(cells: Sequence[Any]) -> str | None:
 
 
 def rows_table(rows: Sequence[Row]) -> DataTable:
-    """Return one column per name, or per index for a list of numbers; empty columns are left out."""
+    """Return one column per name, or one per index for a list of numbers; empty columns are left out."""
     cells = [_cells_by_column(row) for row in rows]
     names = dict.fromkeys(name for row in cells for name in row)
     columns = {name: [row.get(name) for row in cells] for name in names}
@@ -294,9 +294,9 @@ def _cells_by_column(row: Row) -> dict[str, Any]:
 
 
 def tensors_table(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
-    """Return one row per index on the first tensor's axes, one column per tensor; others may lack axes.
+    """Return one row per index on the first tensor's axes, and one column per tensor; others may lack axes.
 
-    Tokens accompany their positions. A tensor with one more axis has one column per index on it.
+    Tokens accompany their positions. A tensor with an additional axis has one column per index on that axis.
     """
     first = next(iter(tensors.values()))
     axes, shape = first.axes, first.values.shape
@@ -328,7 +328,7 @@ def tensors_table(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTab
 
 
 def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
-    """Stack tables vertically with the union of their columns; each table's extra cells lead its rows."""
+    """Stack tables vertically with the union of their columns; each table's extra cells begin its rows."""
     names = dict.fromkeys(name for labels, _ in parts for name in labels)
     kinds = {name: _column_type([labels.get(name) for labels, _ in parts]) for name in names}
     columns = {name: kind for name, kind in kinds.items() if kind is not None}
@@ -346,7 +346,7 @@ def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
 
 
 def _spread(name: str, tensor: NamedTensor, axes: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Return the columns of a tensor, each broadcastable along the axes that it lacks."""
+    """Return the columns of a tensor, each broadcastable along the axes that the tensor lacks."""
     name = "_".join(SINGULAR.get(word, word) for word in name.split("_"))
     parts = {name: tensor.values}
     if tensor.axes[-1] not in axes:
@@ -362,7 +362,7 @@ LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axi
 
 
 def main_table(report: Report) -> DataTable:
-    """Return the statistic that the Spec names, else the first of these that exists.
+    """Return the statistic that the Spec names or, without one, the first of the following that exists.
 
     Tables come before other statistics; then the weights, with all tensors that share their axes; row
     statistics; groups of numbers with the same names, one row per group; tensors.
@@ -388,7 +388,8 @@ def main_table(report: Report) -> DataTable:
 def table_named(report: Report, name: str) -> DataTable:
     """Return a tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
 
-    A table of this kind of result that is empty here has its columns. Raises NoSuchTable for another name.
+    If a table of this kind of result is empty, only its columns are returned. Raises NoSuchTable for any
+    other name.
     """
     if name not in report.statistics and name in (declared := _declared_tables(report)):
         return DataTable(declared[name], lambda: iter([]))
@@ -432,7 +433,7 @@ def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
 
 
 def _tensors_with_axes_of_weights(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """Return the weights last and every tensor with their axes, or with those of the first tensor."""
+    """Return every tensor with the axes of the weights, or of the first tensor, with the weights last."""
     like = tensors.get("weights", next(iter(tensors.values())))
     return {
         name: tensor
@@ -442,7 +443,7 @@ def _tensors_with_axes_of_weights(tensors: Mapping[str, NamedTensor]) -> dict[st
 
 
 def _groups_of_same_names(report: Report) -> list[Row]:
-    """Return a row for each group of numbers with the first group's names; numbers by group are a column."""
+    """Return a row for each group with the same numbers as the first; numbers stored by group are columns."""
     groups = {name: group for name, group in report.statistics.items() if isinstance(group, Numbers)}
     names = next(iter(groups.values())).keys() if groups else ()
     kinds = {name: group for name, group in groups.items() if group.keys() == names}
@@ -454,7 +455,7 @@ def _groups_of_same_names(report: Report) -> list[Row]:
 
 
 def _layer_and_head_first(table: Table) -> list[Row]:
-    """Return the rows; a survey's begin with layer and head, without texts that follow from the layer."""
+    """Return the rows; those of a survey begin with layer and head, without texts implied by the layer."""
     if not table or not {*PLACES, "stack"} <= table[0].keys():
         return [*table]
     num_layers = len({row["layer"] for row in table})
@@ -469,9 +470,9 @@ def _layer_and_head_first(table: Table) -> list[Row]:
 
 
 def _long_form(report: Report) -> DataTable:
-    """Return every number as a row: its name (`statistics.scores.mean`, `tensors.weights`), place and value.
+    """Return each number as a row: its name (`statistics.scores.mean`, `tensors.weights`), place and value.
 
-    `row` is the row of a table, `rank` the index in a list. `value` is a number; text is in `text`.
+    `row` is the table row, and `rank` the index in a list. `value` holds numbers, and `text` holds strings.
     """
     table = stacked(list(_long_parts(report)))
     return table._replace(
@@ -495,7 +496,7 @@ def _long_parts(report: Report) -> Iterator[tuple[dict[str, Cell], DataTable]]:
 
 
 def _long_column(table: Table, name: str) -> list[Row]:
-    """Return the cells of one column, one row each."""
+    """Return the cells of one column, one cell per row."""
     rows: list[Row] = []
     for number, row in enumerate(table):
         cell = row.get(name)
@@ -507,7 +508,7 @@ def _long_column(table: Table, name: str) -> list[Row]:
 
 
 def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """Add scaled scores after scores, if their scale is known."""
+    """Add the scaled scores after the scores, if their scale is known."""
     completed: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
         completed[name] = tensor
@@ -518,7 +519,7 @@ def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTe
             completed.pop(scaled, None)  # an explanation already has them
             completed[scaled] = tensors[scaled]
         elif tensor.scale is not None:
-            # Computed in float64, then rounded like scores, so that a saved report gives the same.
+            # Computed in float64, then rounded like the scores, so that a saved report yields equal numbers.
             product = (tensor.values.astype(np.float64) * tensor.scale).astype(np.float32)
             completed[scaled] = replace(tensor, values=product, scale=None)
     return completed
@@ -531,15 +532,15 @@ def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> N
 
 
 def write_parquet(reports: Iterable[Report], stream: IO[bytes], display: Display) -> None:
-    """Write the table of csv with columns of int64, float64, bool or text."""
+    """Write the table that `csv` writes as Parquet, with columns of int64, float64, bool or text."""
     table = _table(reports, display)
     write_parquet_table(table.columns, table.blocks(), stream)
 
 
 def _table(reports: Iterable[Report], display: Display) -> DataTable:
-    """Return the table of the only report, or the stacked tables of several, with distinguishing columns.
+    """Return the table of a single report, or the stacked tables of several with distinguishing columns.
 
-    All are read before the first is written, because a later one may have more columns.
+    All reports are read before the first is written, because a later one may have more columns.
     """
     labels: list[dict[str, Cell]] = []
     tables = []
@@ -554,7 +555,7 @@ def _table(reports: Iterable[Report], display: Display) -> DataTable:
 
 
 def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
-    """Return report, experiment and id, and the settings that differ between reports."""
+    """Return the report, experiment and id, and the settings that differ between reports."""
     cells: dict[str, set[Cell]] = {}
     for label in labels:
         for name, cell in label.items():
@@ -563,7 +564,7 @@ def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
 
 
 def _setting(value: Any) -> Cell:
-    """Return a setting as a cell; several values are comma-separated, as in `attn results`."""
+    """Return a setting as a cell; multiple values are comma-separated, as in `attn results`."""
     if isinstance(value, list | tuple):
         return ",".join(str(_setting(item)) for item in value)
     return plain_text(value) if isinstance(value, str) else None if isinstance(value, Mapping) else value

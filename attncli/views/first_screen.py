@@ -1,12 +1,12 @@
-"""First screens as data: a list of parts, which a common layout fits and draws.
+"""First screens as data: a list of parts that a common layout fits and draws.
 
     SCREEN = FirstScreen(
         HeadEffects,
         (TitleLine(), ReadLine(), Ranked("heads", (PatternCells(), NumberCells("loss"))), Notes()),
     )
 
-The parts and the result's class determine what a screen needs of a report; a report that lacks any of it, for
-example after editing, is shown in full.
+The parts and the result's class determine what a screen needs from a report; a report that lacks any of this,
+for example because it was edited, is shown in full.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class Element:
     """A part of a first screen.
 
-    `settings` are those that it reads, which a saved report may lack; `said` are sentences of the report that
-    it shows. `shows` tests whether a report has this part.
+    `settings` names the settings that it reads, which a saved report may lack; `said` names the sentences of
+    the report that it shows. `shows` tests whether a report has this part.
     """
 
     settings: Mapping[str, type] = field(default_factory=dict)
@@ -61,19 +61,19 @@ class Element:
     shows: Callable[[Report], bool] = lambda _: True
 
     def suits(self, report: Report) -> bool:
-        """Return True if the report has what it shows."""
+        """Return True if the report has what this part shows."""
         return all(getattr(report, name) for name in self.said) and all(
             key in report.spec and isinstance(report.spec[key], kind) for key, kind in self.settings.items()
         )
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """Yield the sections that it shows."""
+        """Yield the sections that this part shows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class NamingLine(Element):
-    """A line that fits by shortening only the names of models, programs and files."""
+    """A line that is made to fit by shortening only the names of models, programs and files."""
 
     words: Callable[[Report], str]
     style: str = "title"
@@ -93,7 +93,7 @@ class TitleLine(NamingLine):
 
 @dataclass(frozen=True)
 class ShortenedLine(Element):
-    """A text, cut if it does not fit a line; nothing if it is empty."""
+    """A text, cut if it does not fit on a line; nothing if the text is empty."""
 
     words: Callable[[Report], str]
     style: str = ""
@@ -133,9 +133,9 @@ class Sentences(Element):
 
 @dataclass(frozen=True)
 class Notes(Element):
-    """The notes that fit, after a blank line if they are `apart`; usually all, or `usual` lines.
+    """The notes that fit, after a blank line if they are `apart`; usually all of them, or `usual` lines.
 
-    By default everything else is fitted first; `least` lines are always shown.
+    By default, all other parts are fitted first; `least` lines are always shown.
     """
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
@@ -151,14 +151,14 @@ class Notes(Element):
 
 
 def notes_and_how_to_read(report: Report) -> Iterator[str]:
-    """Return the notes of a report, then what its numbers mean."""
+    """Return the notes of a report, followed by the meaning of its numbers."""
     yield from report.notes
     yield report.how_to_read
 
 
 @dataclass(frozen=True)
 class Special(Element):
-    """A part that only one screen has: `why` states why no other part fits."""
+    """A part that only one screen has; `why` says why no other part fits."""
 
     parts: Callable[[Report, Display], ScreenParts]
     because: str
@@ -168,7 +168,7 @@ class Special(Element):
 
 
 def field_rows(report: Report, table: str) -> Records[Any]:
-    """Return the rows of a field of the result; none if it is empty."""
+    """Return the rows of a field of the result, or none if the field is empty."""
     return getattr(report.result, table) or Records(Record, {})
 
 
@@ -177,19 +177,19 @@ Header = str | tuple[str, ...]
 
 
 def header_lines(header: Header, name: str = "") -> tuple[str, ...]:
-    """Return the two lines of a column's header, by default made from its name."""
+    """Return the two lines of a column's header, which is by default made from the column's name."""
     if not header:
         return split_header(name)
     return ("", header) if isinstance(header, str) else header
 
 
 def interval(lower: float | None, upper: float | None, decimals: int) -> str:
-    """Format an interval as `0.52-0.71`."""
+    """Format an interval like `0.52-0.71`."""
     return NO_NUMBER if lower is None else f"{fixed(lower, decimals)}-{fixed(upper, decimals)}"
 
 
 class TableColumn:
-    """One or more columns of a table, or none if the rows lack them."""
+    """One or more columns of a table, or none if the rows lack their cells."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         """Return the columns for these rows."""
@@ -198,9 +198,10 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class NumberCells(TableColumn):
-    """A column of numbers, by its name in the row class, with an optional header.
+    """A column of numbers, identified by its name in the row class, with an optional header.
 
-    The default number of decimals is the display's. With `if_any`, a column without numbers is left out.
+    By default, the display determines the number of decimals. With `if_any`, a column without numbers is left
+    out.
     """
 
     name: str
@@ -220,9 +221,9 @@ class NumberCells(TableColumn):
 
 @dataclass(frozen=True)
 class TextCells(TableColumn):
-    """A column of texts, by its name in the row class; `words` replaces some values.
+    """A column of strings, identified by its name in the row class; `words` replaces some of the values.
 
-    Each takes at most `most` terminal cells, or the width left by the columns `beside` it.
+    Each string takes at most `most` terminal cells, or the width left by the columns `beside` it.
     """
 
     name: str
@@ -254,7 +255,7 @@ class RowCells(TableColumn):
 
 @dataclass(frozen=True)
 class IntervalCells(TableColumn):
-    """A column of intervals, `0.52-0.71`, by the names of their ends in the row class."""
+    """A column of intervals like `0.52-0.71`, identified by the names of their ends in the row class."""
 
     lower: str = "lower"
     upper: str = "upper"
@@ -268,7 +269,7 @@ class IntervalCells(TableColumn):
 
 @dataclass(frozen=True)
 class HalfWidthCells(TableColumn):
-    """A column of `±0.01`, half of a mean's interval, by the names of both; none without intervals."""
+    """A column like `±0.01`, half of a mean's interval, by the names of both ends; none without intervals."""
 
     mean: str
     upper: str
@@ -285,7 +286,7 @@ NamesOfColumns = Callable[[Report, Records[Any]], Iterable[str]]
 
 @dataclass(frozen=True)
 class PlaceCells(TableColumn):
-    """Columns of a head's place beyond LAYER:HEAD, if they distinguish heads."""
+    """Columns for the parts of a head's place other than LAYER:HEAD, if they distinguish heads."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         return place_columns(rows)
@@ -293,7 +294,7 @@ class PlaceCells(TableColumn):
 
 @dataclass(frozen=True)
 class StatisticCells(TableColumn):
-    """The statistics of heads, all or the named ones."""
+    """The statistics of heads: all of them or the named ones."""
 
     names: NamesOfColumns = lambda _, rows: rows.cells
 
@@ -303,7 +304,7 @@ class StatisticCells(TableColumn):
 
 @dataclass(frozen=True)
 class PatternCells(TableColumn):
-    """The pattern of each head, on average."""
+    """The average pattern of each head."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         from attncli.views.model_screens import patterns_on_average
@@ -313,7 +314,7 @@ class PatternCells(TableColumn):
 
 @dataclass(frozen=True)
 class LookedAtCells(TableColumn):
-    """The key that each head looks at most from one token; `of` counts the columns that this takes."""
+    """The key that each head looks at most from one token; `of` counts the columns that this needs."""
 
     does: str = "looks at"
     of: tuple[int, ...] = (0, 1, 2)
@@ -327,7 +328,7 @@ class LookedAtCells(TableColumn):
 
 @dataclass(frozen=True)
 class SpecialCells(TableColumn):
-    """Columns of only one table."""
+    """Columns that only one table has."""
 
     cells: Callable[[Report, Records[Any], Display], list[Column]]
 
@@ -337,7 +338,7 @@ class SpecialCells(TableColumn):
 
 @dataclass(frozen=True)
 class HeadLabel(TableColumn):
-    """LAYER:HEAD, after the stack if there are several and `has_stacks`."""
+    """LAYER:HEAD, preceded by the stack if there are several and `has_stacks` is true."""
 
     has_stacks: bool = True
     header: tuple[str, ...] = ("", "head")
@@ -354,11 +355,11 @@ NumRows = Callable[[Report, Display], int]
 
 @dataclass(frozen=True)
 class Ranked(Element):
-    """The first rows of a table of the result, in its order: `usual` ones, or as many as fit a terminal.
+    """The first rows of a table of the result, in its order: `usual` rows, or as many as fit a terminal.
 
     `rows` is the field of the result, `title` the title for the number of rows shown. If the table `is_cut`,
-    columns that do not fit are left out, else they wrap into groups. `left_out` makes a line about what is
-    not shown.
+    columns that do not fit are left out; otherwise, they wrap into groups. `left_out` makes a line about what
+    is not shown.
     """
 
     rows: str
@@ -405,7 +406,7 @@ class Ranked(Element):
 
 @dataclass(frozen=True)
 class FirstRows(Element):
-    """The first rows of a table of the result with all columns, if it has rows."""
+    """The first rows of a table of the result, with all columns, if the table has rows."""
 
     table: str
 
@@ -425,9 +426,9 @@ class FirstRows(Element):
 
 @dataclass(frozen=True)
 class HeadGrids(Element):
-    """A digit per head in each tensor by layer and head; none if `highest` lines are too few.
+    """One digit per head for each tensor by layer and head; none if `highest` lines are too few.
 
-    Heads are sorted by `by`. With `has_numbers`, numbers replace the digits if each layer has a line.
+    Heads are sorted by `by`. With `has_numbers`, numbers replace the digits if each layer has its own line.
     """
 
     by: Callable[[Report], str] = lambda _: ""
@@ -435,7 +436,7 @@ class HeadGrids(Element):
     has_numbers: bool = False
 
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
-        """Yield the grids; no line is usual if there are too many."""
+        """Yield the grids; if there are too many, none of their lines is usual."""
         grids = report.tensors.items() if self.shows(report) else ()
         drawings = [
             self._drawing(report, name, tensor, display) for name, tensor in grids if tensor.axes == PLACES
@@ -462,7 +463,7 @@ class HeadGrids(Element):
 
 
 def grid_lines(drawings: Sequence[Elastic]) -> int:
-    """Return the lines that grids of heads take, each with its title and a blank line."""
+    """Return the number of lines that grids of heads take, each with its title and a blank line."""
     return sum(drawing.most + 2 for drawing in drawings)
 
 
@@ -470,10 +471,10 @@ def grid_lines(drawings: Sequence[Elastic]) -> int:
 class FirstScreen:
     """The first screen of a kind of result, as parts from top to bottom.
 
-    `next_steps` chooses suggestions from the command's, and `next_head` the head that they name (None: the
-    report's first). `if_empty` explains an empty table, if that is a result. `finding` is the first sentence
-    of a page. `picture` replaces the tensors in pictures; `figures` are added for the statistics of these
-    names.
+    `next_steps` chooses among the command's suggestions, and `next_head` chooses the head that they name
+    (None: the report's first). `if_empty` explains an empty table, if that is a result. `finding` is the
+    first sentence of a page. `picture` replaces the tensors in pictures; `figures` adds pictures of the
+    statistics with these names.
     """
 
     kind: type[Result]
@@ -490,7 +491,7 @@ class FirstScreen:
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """Yield the parts, before fitting them to the display's height; below the title, what is missing."""
+        """Yield the parts before fitting them to the display's height; below the title, what is missing."""
         for number, part in enumerate(self.parts):
             if part.shows(report):
                 yield from part.sections(report, display)

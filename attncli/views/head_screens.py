@@ -1,4 +1,4 @@
-"""Parts of screens about surveys: heads by pattern, and a letter for each head."""
+"""Parts of survey screens: heads by pattern, and a letter for each head."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,17 +76,17 @@ LETTERS_TITLE = (
 
 
 def pattern_letter(pattern: object) -> str:
-    """Return the letter of a pattern in a grid of heads; ? if the pattern is unknown or not measured."""
+    """Return the letter of a pattern in a grid of heads, or ? if the pattern is unknown or not measured."""
     if pattern == UNNAMED:
         return NO_PATTERN
     return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
 
 
 def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, display: Display) -> Elastic:
-    """Return the table of patterns; those that do not fit, first those without heads, are listed below."""
+    """Return the table of patterns; those that do not fit, first those without heads, are listed below it."""
     survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row.heads]
-    # What says least about a model goes first; of what says as much, the pattern whose heads show it least.
+    # The least informative patterns go first; among equals, the pattern that its heads show least clearly.
     by_worth = sorted(
         has_heads,
         key=lambda place: (_worth(patterns[place].pattern), -_clearest(patterns[place], survey)),
@@ -108,13 +108,13 @@ def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, 
 
 
 def _worth(pattern: str) -> int:
-    """Return 0 for a pattern with few heads, 1 with many, 2 without any."""
+    """Return 0 for a pattern with few heads, 1 for one with many, 2 for one without any."""
     known = HEAD_PATTERNS.get(pattern)
     return 2 if known is None else int(known.precedence != 1)
 
 
 def _clearest(row: HeadsOfPattern, survey: HeadSurvey) -> float:
-    """Return the statistic of a pattern's strongest head; -1 without a number."""
+    """Return the statistic of a pattern's strongest head, or -1 if it has no number."""
     values = [head.value for head in survey.strongest_of(row.stack, row.pattern)]
     return max((value for value in values if value is not None), default=-1.0)
 
@@ -139,9 +139,9 @@ def _lettered(row: HeadsOfPattern) -> str:
 def pattern_grid(
     title: str, patterns: Records[HeadsOfPattern], report: Report, labels: TableLabels, width: int | None
 ) -> Grid:
-    """Return letter and pattern, the number of heads above the threshold, and the strongest heads.
+    """Return each pattern with its letter, the number of heads above the threshold, and its strongest heads.
 
-    Over many texts, also the amount measured and the uncertainty of the numbers.
+    Over many texts, also return the amount measured and the uncertainty of the numbers.
     """
     label = Column(("", ""), [plain_text(_lettered(row)) for row in patterns], left=True)
     columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
@@ -174,14 +174,14 @@ def pattern_grid(
 
 
 def _with_blanks(cells: Sequence[str], heights: Sequence[int]) -> list[str]:
-    """Put empty cells below each cell, one for each further line of its row."""
+    """Put empty cells below each cell, one for every further line of its row."""
     return [
         line for cell, height in zip(cells, heights, strict=True) for line in (cell, *[""] * (height - 1))
     ]
 
 
 def _head_count(row: HeadsOfPattern) -> str:
-    """Return `59 > 0.3`: the number of heads above the threshold."""
+    """Return the number of heads above the threshold, like `59 > 0.3`."""
     if row.heads is None:
         return NO_NUMBER
     above = "      " if row.threshold is None else f" > {row.threshold:.1f}"
@@ -199,7 +199,7 @@ MOST_NAMED = 10
 def _strongest_and_named(
     row: HeadsOfPattern, report: Report, labels: TableLabels, room: int | None
 ) -> list[str]:
-    """Return the strongest heads that fit, with their numbers, and the names of all if they are few."""
+    """Return the strongest heads that fit, with their numbers, and the names of all heads if they are few."""
     strongest = list(_strongest(row, report, labels))
     names = _pattern_heads(row, report.result_of(HeadSurvey))
     fitting = [count for count in range(len(strongest), 0, -1) if _fits(_padded(strongest[:count]), room)]
@@ -220,13 +220,13 @@ def _fits(line: str, room: int | None) -> bool:
 
 
 def _padded(texts: Sequence[str]) -> str:
-    """Join heads and numbers side by side, in columns if they are short."""
+    """Join the heads and their numbers, in columns if they are short."""
     least_width = len("29:8 0.90 ±0.01" if any("±" in text for text in texts) else "29:8 0.90")
     return "  ".join(f"{text:<{least_width}}" for text in texts).rstrip()
 
 
 def _pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
-    """Return the heads that show a pattern, strongest first; none if they are many or not all known."""
+    """Return the heads that show a pattern, strongest first; none if there are many or not all are known."""
     heads = survey.heads.where(lambda head: head.stack == row.stack)
     names = (row.statistic or "").split(" - ")  # as special_mass - sink_mass
     if row.threshold is None or not {*names} <= heads.cells.keys():
@@ -250,7 +250,7 @@ def _pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
 
 
 def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iterator[str]:
-    """Return the strongest heads, each with half of its interval or the key that it looks at."""
+    """Return the strongest heads, each with half of its interval or with the key that it looks at."""
     survey = report.result_of(HeadSurvey)
     for head in survey.strongest_of(row.stack, row.pattern):
         if head.value is None or head.value < 0.5 * 10**-DECIMALS:
@@ -271,7 +271,7 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 
 
 def _too_few(row: HeadsOfPattern, report: Report) -> str:
-    """Return a message that a pattern has too few rows, and how to measure it."""
+    """Return the message that a pattern has too few rows, and how to measure the pattern."""
     if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
         return "tokens without names: --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
@@ -286,17 +286,17 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     what = "a word" if report.spec.get("words") else "a token"
     repeat = f"{rows} {'repeat' if num_rows > 1 else 'repeats'} {what}"
     count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
-    if any(kind.on_grid for kind in kinds_read(report)):  # its model's own processor says how many there are
+    if any(kind.on_grid for kind in kinds_read(report)):  # the model's own processor says how many there are
         return count
     is_of_tokens = not any(map(report.spec.get, ("probe", "words", "program")))
     return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
 def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: Sequence[Row] = ()) -> Elastic:
-    """Return a letter for each head, with stacks one below the other, or side by side if lines are few.
+    """Return a letter for each head, with stacks one below the other, or side by side if lines are scarce.
 
-    If most heads look mainly at the first token, these show the letter of their other weights, dim or in
-    lower case. Heads of `linear` layers have an L, unless a layer has both kinds of heads.
+    If most heads look mainly at the first token, those heads show the letter of their other weights, dim or
+    in lower case. Heads of `linear` layers have an L, unless a layer has both kinds of heads.
     """
     is_carpet = any(map(is_mostly_first, heads.values()))
     of_both = _with_linear(heads, linear)
@@ -330,7 +330,7 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: S
 class HeadLetters(Element):
     """A letter for each head of a table of the result.
 
-    If it `is_above` what the user asked for, it yields its lines to that.
+    If the grid `is_above` what the user requested, it gives up lines in favour of the request.
     """
 
     heads: str
@@ -345,12 +345,12 @@ class HeadLetters(Element):
 
 
 def _yielding_grid(grid: Elastic) -> Elastic:
-    """Return a grid of heads that yields its lines to what the user asked for."""
+    """Return a grid of heads that gives up lines in favour of what the user requested."""
     return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
 
 
 def _with_linear(heads: Mapping[str, Sequence[Row]], linear: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
-    """Add the heads of layers without a softmax to those of the only stack, if no layer has both."""
+    """Add the heads of layers without a softmax to those of the only stack, if no layer has both kinds."""
     if linear and len(heads) == 1:
         ((stack, rows),) = heads.items()
         if not {head_place(row)[0] for row in rows} & {head_place(row)[0] for row in linear}:
@@ -359,12 +359,12 @@ def _with_linear(heads: Mapping[str, Sequence[Row]], linear: Sequence[Row]) -> M
 
 
 def head_place(row: Row) -> tuple[int, int]:
-    """Return layer and head."""
+    """Return the layer and the head."""
     return int(str(row.get("layer"))), int(str(row.get("head")))
 
 
 def head_letter(row: Row, is_carpet: bool) -> str:
-    """Return the letter of a head; lower case, for its other weights, if many look at the first token."""
+    """Return the letter of a head; in lower case, for its other weights, if many look at the first token."""
     if "mixer" in row:
         return LINEAR_LETTER
     if not is_carpet or row.get("pattern") != FIRST_TOKEN:
@@ -380,7 +380,7 @@ REST_TITLE = (
 
 
 def by_stack(heads: Records[R]) -> dict[str, Records[R]]:
-    """Return the heads of each stack."""
+    """Group the heads by stack."""
     of_heads: list[str] = heads.column("stack").tolist()
     return {
         stack: heads.taken([place for place, name in enumerate(of_heads) if name == stack])
@@ -398,7 +398,7 @@ MOST_HEADS = 16
 
 
 def _lists_heads(report: Report) -> bool:
-    """Return True to list the heads themselves: they are sorted or requested, or no pattern is known."""
+    """Return True if the heads themselves are to be listed: sorted or requested, or with no known pattern."""
     survey = report.result_of(HeadSurvey)
     is_listed = not survey.patterns or bool(report.spec.get("table")) or is_cut(report)
     return bool(survey.heads) and is_listed
@@ -420,13 +420,13 @@ ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
 
 
 def stack_sizes(survey: HeadSurvey) -> list[str]:
-    """Return `6 layers × 12 heads`, for each stack."""
+    """Return the size of each stack, like `6 layers × 12 heads`."""
     sizes = [size_of(stack, heads) for stack, heads in by_stack(survey.heads).items()]
     return [*sizes, size_of(LINEAR, survey.linear)] if survey.linear else sizes
 
 
 def size_of(stack: str, of_stack: Records[Any]) -> str:
-    """How many layers, and heads in each; a stack's name where there are several."""
+    """Return the size of a stack, like `6 layers × 12 heads`, after its name if there are several stacks."""
     layers, num_heads = np.unique(of_stack.column("layer"), return_counts=True)
     least, most = int(num_heads.min()), int(num_heads.max())
     heads = counted(most, "head") if least == most else f"{least} to {most} heads"
@@ -435,12 +435,12 @@ def size_of(stack: str, of_stack: Records[Any]) -> str:
 
 
 def is_cut(report: Report) -> bool:
-    """Return True if the report holds only some of the heads, or holds them in another order."""
+    """Return True if the report holds only some of the heads or holds them in a different order."""
     return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
 
 
 def _is_whole(report: Report) -> bool:
-    """Return True if a list of heads shows everything: with `table`, or without patterns."""
+    """Return True if a list of heads shows everything: with `table`, or if there are no patterns."""
     return bool(report.spec.get("table")) or not is_cut(report)
 
 
@@ -466,7 +466,7 @@ def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
 
 
 def _beside_sorted(report: Report, heads: Records[SurveyedHead]) -> list[str]:
-    """Return the weight from other tokens, beside that from the tokens that the user named."""
+    """Return the weight from other tokens, beside the weight from the tokens that the user named."""
     asked = REQUESTED_PATTERNS if report.spec.get("sort") in REQUESTED_PATTERNS else ()
     return [name for name in heads.cells if name in asked and name != report.spec.get("sort")]
 
@@ -478,7 +478,7 @@ def _other_statistics(report: Report, heads: Records[SurveyedHead]) -> list[str]
 
 
 def _half_widths(report: Report, heads: Records[SurveyedHead], display: Display) -> list[Column]:
-    """Return half of the interval of the statistic that heads are sorted by, if the report has intervals."""
+    """Return half the interval of the statistic that heads are sorted by, if the report has intervals."""
     halves = {
         (row.stack, row.layer, row.head): half_width(row.mean, row.upper, display.precision)
         for row in report.result_of(HeadSurvey).intervals
@@ -489,7 +489,7 @@ def _half_widths(report: Report, heads: Records[SurveyedHead], display: Display)
 
 
 def _order(report: Report) -> str:
-    """Return what heads are sorted by, in words for the weight between named tokens."""
+    """Return what the heads are sorted by, in words if it is the weight between named tokens."""
     spec = report.spec
     if not spec.get("sort"):
         return ""
@@ -554,7 +554,7 @@ SIGNED_COLUMNS = (
 
 
 def _signed_title(report: Report, heads: Records[SignedHead], total: int) -> str:
-    """Return the title of heads without a softmax: what mixes their tokens, and the base of the shares."""
+    """Return the title for heads without a softmax: what mixes their tokens, and the base of the shares."""
     mixers = ", ".join(dict.fromkeys(head.mixer for head in field_rows(report, "linear") if head.mixer))
     mixers = mixers or "layers without a softmax"
     count, rest = some_of(len(heads), total, "head"), "" if len(heads) == total else "; --show linear has all"

@@ -1,4 +1,4 @@
-"""Reports as pictures in a terminal: a heatmap per matrix, a line chart per curve."""
+"""Reports as pictures in a terminal: a heatmap for each matrix and a line chart for each curve."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,28 +51,28 @@ TICK_CELLS = 10
 
 
 def label_width(axis: LabelledAxis, most: int | None, *, in_pairs: bool) -> int:
-    """Return the most cells for labels of single rows, of blocks of rows, and of two rows per line."""
+    """Return the maximum width of labels for single rows, for blocks of rows, and for two rows per line."""
     labels = axis.labels(most) + (axis.labels(most, rows_per_line=2) if in_pairs else [])
     return max([block_label_width(axis), *map(cell_len, labels)])
 
 
 def block_label_width(axis: LabelledAxis) -> int:
-    """Return the most cells for labels of blocks of rows."""
+    """Return the maximum width of labels for blocks of rows."""
     return max(2 * axis.digits + 1, len(axis.name))
 
 
 def wide_enough(axis: LabelledAxis, most: int | None) -> int:
-    """Return the cells per column that fit position and token on one line each, with a blank between."""
+    """Return the width of a column that fits its position and its token on one line each, and a space."""
     return max([axis.digits, *map(cell_len, axis.texts(most))]) + 1
 
 
 def most_above(cell_width: int) -> int:
-    """Return the most cells of a token above columns of that width: downwards above two, else across."""
+    """Return the longest token above columns of that width, in cells: vertical above two, else horizontal."""
     return MOST_VERTICAL if cell_width == 2 else cell_width - 1
 
 
 def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[ScreenLine]:
-    """Return positions and tokens above columns: across, downwards, or every tenth position."""
+    """Return positions and tokens above the columns: horizontal, vertical, or only every tenth position."""
     if block * axis.step > 1 or cell_width == 1:
         return [ticks(axis, block, cell_width)]
     positions = [str(axis.first + i) for i in range(axis.count)]
@@ -89,13 +89,13 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
 
 
 def _vertical(text: str) -> list[str]:
-    """Return the characters, one per line, with an ellipsis if there are too many."""
+    """Return the characters one per line, with an ellipsis if there are too many."""
     characters = _whole_characters(text)
     return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
 
 def _whole_characters(text: str) -> list[str]:
-    """Return visible characters, each with its combining marks or the parts of an emoji."""
+    """Return the visible characters, each with its combining marks or the parts of an emoji."""
     characters: list[str] = []
     for character in text:
         if characters and cell_len(characters[-1] + character) == cell_len(characters[-1]):
@@ -113,7 +113,7 @@ def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
-    """Return the position of every tenth cell, starting above it, as far as it fits."""
+    """Return the position of every tenth cell, beginning above that cell, if it fits."""
     columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):
@@ -124,30 +124,30 @@ def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
     return plain_line(line)
 
 
-GAP = 2  # Columns between two maps.
+GAP = 2  # The number of columns between two maps.
 ROW_LABEL_WIDTH, COLUMN_LABEL_WIDTH = 20, 9
 LEAST_LABEL = 6
-MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
-MAX_SINGLE = 12  # Rows up to which each has a separate line even among several maps.
-MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
-NATURAL = 1024  # Rows and columns that are drawn one by one without a screen to fit.
-MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
-MIN_TITLED = 8  # Columns that the title of a map takes.
+MAX_WIDE = 24  # The largest number of rows and columns for which cells are as wide as the words above them.
+MAX_SINGLE = 12  # The largest number of rows for which each has its own line even among several maps.
+MAX_DOUBLE = 40  # The largest number of rows for which a cell is two characters wide and so roughly square.
+NATURAL = 1024  # The number of rows and columns that are drawn one by one if there is no screen to fit.
+MIN_PANEL = 24  # The minimum number of columns of cells that one of several maps keeps.
+MIN_TITLED = 8  # The number of columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
-VECTOR_LINES = 20  # Lines of one map of vectors, which is less informative than tokens by tokens.
-LEAST_PAIR = 72  # Columns of a screen that shows two pictures beside each other.
-LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
+VECTOR_LINES = 20  # The number of lines for one map of vectors, which is less informative than one of tokens.
+LEAST_PAIR = 72  # The width of a screen that shows two pictures side by side.
+LEAST_HALF = 56  # The minimum number of columns that a pooled map keeps beside the other one.
 # Maps that are already pooled are pooled again in the same way.
 POOLED_NAMES = {"pooled_mean": ("mean",), "pooled_max": ("largest",)}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The matrices to draw, of one tensor, their common axes, and the number of first keys left out.
+    """The matrices of one tensor to draw, their common axes, and the number of first keys to leave out.
 
-    `compared`: matrices of other tensors with the same colours. `row_token_cells`: cells for the token in a
-    row's label (None: as many as it needs).
+    `compared` holds matrices of other tensors that share the colours. `row_token_cells` is the number of
+    cells for the token in a row's label (None: as many as it needs).
     """
 
     matrices: Sequence[Matrix]
@@ -159,7 +159,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The tensor's name and axes."""
+        """The tensor's name and its axes."""
         first = self.matrices[0]
         if len(self.matrices) == 1:
             return first.title
@@ -168,24 +168,24 @@ class Subject:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """The ways to reduce several numbers to one cell, one picture each."""
+        """The ways to reduce several numbers to one cell, each with its own picture."""
         return POOLED_NAMES.get(self.matrices[0].name, ("mean", "largest"))
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """Rows and columns of an atlas, if the matrices differ on two or more axes."""
+        """The number of rows and columns of an atlas, if the matrices differ on two or more axes."""
         across = len({matrix.index[-1:] for matrix in self.matrices})
         down = len(self.matrices) // across
         return (down, across) if min(down, across) > 1 else None
 
     @property
     def row_names(self) -> list[str]:
-        """The place of each matrix in an atlas on all leading axes but the last: `layer 5`."""
+        """The place of each row of an atlas on all leading axes but the last, like `layer 5`."""
         return [", ".join(place_names(matrix.shown_place[:-1])) for matrix in self.matrices]
 
     @property
     def panel_titles(self) -> list[str]:
-        """The place of each matrix on the axes on which they differ: `head 3`."""
+        """The place of each matrix on the axes on which the matrices differ, like `head 3`."""
         places = zip(*(matrix.index for matrix in self.matrices), strict=True)
         varying = [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
         return [", ".join(place_names(matrix.shown_place[i] for i in varying)) for matrix in self.matrices]
@@ -194,13 +194,13 @@ class Subject:
 def tensor_subject(
     report: Report, matrices: Sequence[Matrix], compared: Sequence[Matrix], display: Display
 ) -> Subject:
-    """Return the matrices of one tensor without the first keys, which are whole blocks if keys are pooled."""
+    """Return the matrices of one tensor without the first keys: if keys are pooled, without whole blocks."""
     rows, columns = labelled_axes(report, matrices[0])
     skipped = columns.skipped(display.skip_first_keys)
     row_token_cells = None
     if display.width is not None:
         row_token_cells = min(ROW_LABEL_WIDTH, display.width // 4)
-        # Fewer cells, if that gives every column a separate one.
+        # Fewer cells, if that gives every column a cell of its own.
         left = display.width - columns.count - rows.digits - 2
         if left >= LEAST_LABEL:
             row_token_cells = min(row_token_cells, left)
@@ -209,7 +209,7 @@ def tensor_subject(
 
 @dataclass(frozen=True)
 class MapPlan:
-    """`block`: rows and columns of numbers per cell. `across`: maps side by side."""
+    """`block` is the rows and columns of numbers per cell, and `across` the number of maps side by side."""
 
     block: tuple[int, int]
     cell_width: int
@@ -224,7 +224,7 @@ class MapPlan:
 
 @dataclass(frozen=True)
 class CellRoom:
-    """The space for cells: columns beside the labels, lines, and whether a line can show two rows."""
+    """The space for cells: the columns beside the labels, the lines, and whether a line can show two rows."""
 
     columns: int
     lines: int
@@ -250,7 +250,7 @@ def map_plan(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
 
 
 def _screen(display: Display, label_width: int) -> CellRoom:
-    """Return the space that a terminal of that width leaves beside labels, in the lines of a map."""
+    """Return the space that a terminal of that width leaves beside the labels, within the lines of a map."""
     if display.width is None:
         return CellRoom(NATURAL, NATURAL, display.has_color)
     return CellRoom(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
@@ -276,7 +276,7 @@ def _plan_of_one(subject: Subject, display: Display) -> MapPlan:
 
 
 def _plan_beside(subject: Subject, room: CellRoom) -> MapPlan:
-    """Plan one map: wide cells for few numbers, then two characters per cell, one, half-blocks, pooling."""
+    """Plan one map: wide cells for few numbers, then cells of two characters or one, half-blocks, pooling."""
     rows, columns = subject.rows.count, subject.columns.count
     wide = wide_enough(subject.columns, COLUMN_LABEL_WIDTH) if subject.columns.step == 1 else 2
     if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
@@ -287,7 +287,7 @@ def _plan_beside(subject: Subject, room: CellRoom) -> MapPlan:
 
 
 def _dense_plan(rows: int, columns: int, room: CellRoom) -> MapPlan:
-    """Plan one character per cell and one line per row; half-blocks, then pooling, if they do not fit."""
+    """Plan one character per cell and one line per row; if these do not fit, half-blocks, then pooling."""
     if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
         return MapPlan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
@@ -305,13 +305,13 @@ def _dense_plan(rows: int, columns: int, room: CellRoom) -> MapPlan:
 
 
 def _several_maps_plan(subject: Subject, room: CellRoom) -> MapPlan:
-    """Plan maps in lines that fill the width: whole if two or more fit side by side, else pooled."""
+    """Plan lines of maps that fill the width: whole if two or more fit side by side, else pooled."""
     rows, columns, count = subject.rows.count, subject.columns.count, len(subject.matrices)
     for cell_width in (2, 1):
         fitting = (room.columns + GAP) // (max(columns * cell_width, MIN_TITLED) + GAP)
         rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_SINGLE else 1
         lines = _ceil(rows, rows_per_line) + 2
-        # Pooling such narrow maps would not fit more of them.
+        # Pooling such narrow maps would not make more of them fit.
         is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
         if fitting >= min(2, count) and is_short and lines <= room.lines:
             return MapPlan((1, 1), cell_width, rows_per_line, _even(count, fitting))
@@ -322,12 +322,12 @@ def _several_maps_plan(subject: Subject, room: CellRoom) -> MapPlan:
 
 
 def _even(count: int, fitting: int) -> int:
-    """Return the number of maps side by side for the fewest lines of maps, evenly filled."""
+    """Return the number of maps side by side that gives the fewest lines of maps, evenly filled."""
     return _ceil(count, _ceil(count, min(count, fitting)))
 
 
 def _atlas_plan(subject: Subject, grid: tuple[int, int], room: CellRoom) -> MapPlan:
-    """Plan thumbnails of a grid of maps on one screen; rows that do not fit continue below."""
+    """Plan the thumbnails of a grid of maps on one screen; rows that do not fit continue below."""
     rows, columns, (down, across) = subject.rows.count, subject.columns.count, grid
     lines = max(3, ATLAS_LINES // down - 1)
     across = min(across, max(1, (room.columns + 1) // (MIN_THUMBNAIL + 1)))
@@ -370,7 +370,7 @@ def _atlas(subject: Subject, plan: MapPlan, maps: list[MapLines], down: int, acr
     """Draw thumbnails, one row per layer and one column per head; heads that do not fit continue below."""
     names, cells = subject.row_names, maps[0][0].cells
     width = max(map(len, names))
-    # With an odd number of rows, half-blocks leave half a line blank.
+    # If the number of rows is odd, half-blocks leave half a line empty.
     is_apart = plan.rows_per_line == 2 and -(-subject.rows.count // plan.block[0]) % 2
     lines: MapLines = []
     for first in range(0, across, plan.across):
@@ -386,7 +386,7 @@ def _atlas(subject: Subject, plan: MapPlan, maps: list[MapLines], down: int, acr
 
 
 def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
-    """Return `head 3`, or `3` above narrow thumbnails."""
+    """Return titles like `head 3`, or just `3` above narrow thumbnails."""
     places = [subject.matrices[head].place[-1] for head in heads]
     titles = place_names(places)
     if max(map(len, titles)) > cells:
@@ -395,7 +395,7 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
 
 
 def incomplete_tokens(subject: Subject, plan: MapPlan) -> TokenTexts:
-    """Return `token 12` and its text for each token that labels shorten or omit; empty for pooled cells."""
+    """Return `token 12` and its text for each token that labels shorten or omit; none if cells are pooled."""
     if plan.is_pooled:
         return {}
     rows, columns = subject.rows, subject.columns
@@ -421,7 +421,7 @@ SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "r
 
 
 class Figure(NamedTuple):
-    """A title, a legend and a picture for each pooling, and the tokens not shown in full."""
+    """A title, a legend and a picture for each pooling, and the tokens that are not shown in full."""
 
     lines: list[ScreenLine]
     mentioned: TokenTexts
@@ -430,7 +430,7 @@ class Figure(NamedTuple):
 def draw(
     report: Report, matrices: Sequence[Matrix], display: Display, compared: Sequence[Matrix] = ()
 ) -> Figure:
-    """Draw one tensor's matrices in the width of the display; `compared` share their colours."""
+    """Draw one tensor's matrices in the width of the display; the `compared` tensors share their colours."""
     subject = tensor_subject(report, matrices, compared, display)
     plan, part = map_plan(subject, display)
     pictures = [
@@ -443,7 +443,7 @@ def draw(
 
 
 def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> list[ScreenLine]:
-    """Return title, legend and maps of one pooling; unpooled if `pool` is empty."""
+    """Return the title, legend and maps of one pooling; the maps are unpooled if `pool` is empty."""
     first = subject.matrices[0]
     numbers, *compared = (
         np.stack([_cells(matrix, subject.skipped, plan, pool) for matrix in each])
@@ -475,7 +475,7 @@ def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> li
 
 
 def _cells(matrix: Matrix, skipped: int, plan: MapPlan, pool: str) -> np.ndarray:
-    """Return the numbers of the cells in floating point, NaN for missing ones and for the first keys."""
+    """Return the cells' numbers in floating point, with NaN for missing numbers and for the first keys."""
     values = matrix.drawn
     no_number = values < 0 if np.issubdtype(values.dtype, np.integer) else ~np.isfinite(values)
     numbers = np.where(no_number, np.nan, values).astype(np.float64)
@@ -484,7 +484,7 @@ def _cells(matrix: Matrix, skipped: int, plan: MapPlan, pool: str) -> np.ndarray
 
 
 def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
-    """Return what a cell represents, if it is more than one number or token."""
+    """Return what a cell represents, if it represents more than one number or token."""
     steps = subject.rows.step, subject.columns.step
     name = subject.matrices[0].name
     down, along = (block * step for block, step in zip(plan.block, steps, strict=True))
@@ -496,7 +496,7 @@ def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
 
 
 def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) -> list[ScreenLine]:
-    """Return `0.0000 [bar] 1.0000 linear; one range for all 8 maps`, in as many lines as the width needs."""
+    """Return `0.0000 [bar] 1.0000 linear; one range for all 8 maps`, on as many lines as the width needs."""
     if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
     needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
@@ -528,7 +528,7 @@ NOTHING = "No matrix and no curve to draw here; --format table shows the numbers
 
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
-    """Return heading, pictures, shortened tokens and notes."""
+    """Return the heading, pictures, shortened tokens and notes."""
     width = display.columns
     title = heading(report) if display.title is None else plain_text(display.title)
     has_title = bool(title.strip())
@@ -571,7 +571,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each report under its heading, a blank line between reports."""
+    """Write each report under its heading, with a blank line between reports."""
     for number, report in enumerate(reports):
         if number:
             stream.write("\n")

@@ -18,7 +18,7 @@ from attncli.views.texts import NO_NUMBER
 
 
 def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section]:
-    """Fit the parts into the display's lines: first their least rows, then the usual ones, then the most."""
+    """Fit the parts into the display's lines: first their least rows, then the usual rows, then the most."""
 
     @cache
     def drawn(place: int, rows: int) -> Sequence[Section]:
@@ -50,7 +50,7 @@ def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section
 
 
 def _most_rows(num_lines: Callable[[int], int], room: int, least: int, most: int) -> int:
-    """Return the most rows that fit, or `least`."""
+    """Return the largest number of rows that fits, or `least`."""
     if most <= least or num_lines(most) <= room:
         return max(least, most)
     while most - least > 1:
@@ -78,7 +78,7 @@ class PipeConsole(Console):
 
 
 class Screen:
-    """Draws sections on a stream, in the width and colours of the display."""
+    """Draws sections on a stream, using the width and colours of the display."""
 
     def __init__(self, stream: TextIO, display: Display) -> None:
         self.width = display.width
@@ -119,11 +119,11 @@ class Screen:
                 self._lines(lines)
 
     def _text(self, text: str, style: str = "") -> None:
-        """Write a text in lines, at screen width even in a pipe, where a pager would break words."""
+        """Write a text in lines of screen width, even in a pipe, where a pager would break words."""
         self.console.print(Text(text, style=style), width=self.width or TEXT_WIDTH)
 
     def _grid(self, grid: Grid) -> None:
-        """Write the table in as many groups of columns as the width requires."""
+        """Write the table in as many column groups as the width requires."""
         groups = grid.groups(self.width)
         if grid.title:
             parts = f" (in {len(groups)} groups of columns)" if len(groups) > 1 else ""
@@ -172,7 +172,7 @@ def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
 
 
 def _table(columns: Sequence[Column], folded: Mapping[int, int]) -> ScreenTable:
-    """Lay out the columns with a rule below the headers; texts wrap if they are `folded`."""
+    """Lay out the columns with a rule below the headers; strings wrap if they are `folded`."""
     table = ScreenTable(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
     )
@@ -205,7 +205,7 @@ MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that Markdown shows it literally."""
+    """Escape a string so that Markdown shows it literally."""
     return MARKUP.sub(lambda match: f"\\{match[0]}", text.strip())
 
 
@@ -215,7 +215,7 @@ def _markdown_cell(column: Column, row: int) -> str:
 
 
 def _markdown_table(grid: Grid) -> Iterator[str]:
-    """Return a table of all columns; the largest number of a row is in bold."""
+    """Return a table of all columns, with the largest number of each row in bold."""
     columns = [grid.label, *grid.columns]
     rows = [[escaped(" ".join(column.header)) for column in columns]]
     rows += [[":--" if column.left else "--:" for column in columns]]
@@ -224,7 +224,7 @@ def _markdown_table(grid: Grid) -> Iterator[str]:
 
 
 def markdown_blocks(section: Section) -> Iterator[str]:
-    """Return blocks separated by blank lines; a drawing is indented code, which nothing in it can end."""
+    """Return blocks separated by blank lines; a drawing is indented code, which none of its lines can end."""
     match section:
         case Paragraph(text, style):
             yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)

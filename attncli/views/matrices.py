@@ -24,7 +24,7 @@ from attncli.system.plain_text import plain_text
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
 BLOCK_AXES = ATTENTION_AXES[1]
-# Tensors with the axes of weights that are not weights.
+# Tensors that have the axes of weights but are not weights.
 NOT_WEIGHTS = ("scores", "bias", "probability", "pairs")
 
 
@@ -32,10 +32,10 @@ NOT_WEIGHTS = ("scores", "bias", "probability", "pairs")
 class Matrix:
     """The last two axes of a tensor; `place` is the index on each leading axis.
 
-    `shared`: leading axes along which all matrices are equal, so that this one represents all. `rows` and
-    `columns` are the tokens as the user wrote them, empty if an axis has none. `hidden`: True for keys that a
-    query may not attend; `is_causal` if the later keys are among them. If the first axis counts steps, `step`
-    is the step's number.
+    `shared` lists leading axes along which all matrices are equal, so that this one represents them all.
+    `rows` and `columns` are the tokens as the user wrote them, empty if an axis has none. `hidden` is True
+    for keys that a query may not attend; `is_causal` is true if all later keys are hidden. If the first axis
+    counts steps, `step` is the step's number.
     """
 
     name: str
@@ -51,27 +51,27 @@ class Matrix:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """The place as an index into arrays with the leading axes."""
+        """The place as an index into arrays that have the leading axes."""
         return tuple(number for _, number in self.place)
 
     @property
     def shown_place(self) -> tuple[tuple[str, int], ...]:
-        """The place with the number of a step in place of its index."""
+        """The place, with a step's number instead of its index."""
         return self.place if self.step is None else (("step", self.step), *self.place[1:])
 
     @property
     def is_weights(self) -> bool:
-        """True if its numbers are weights, so that colours start at 0."""
+        """True if the numbers are weights, so that colours start at 0."""
         return is_weights(self.name, self.axes)
 
     @property
     def drawn(self) -> np.ndarray:
-        """The numbers to draw: NaN for hidden keys."""
+        """The numbers to draw, with NaN for hidden keys."""
         return self.values if self.hidden is None else np.where(self.hidden, np.nan, self.values)
 
     @property
     def title(self) -> str:
-        """`weights (query × key), layer 0, head 3`."""
+        """A title like `weights (query × key), layer 0, head 3`."""
         name = f"{in_words(self.name)} ({axes_in_words(self.axes)})"
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
@@ -87,17 +87,17 @@ WORDS = {
 
 
 def in_words(name: str) -> str:
-    """Return the displayed name of a tensor or axis, usually its name."""
+    """Return the displayed name of a tensor or axis, which is usually its name."""
     return WORDS.get(name, name)
 
 
 def axes_in_words(axes: Iterable[str]) -> str:
-    """Return `query × key`."""
+    """Return the axes in words, like `query × key`."""
     return " × ".join(map(in_words, axes))
 
 
 def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
-    """Return `batch 0` and `head 5:3` if a head follows its layer, else `layer 5`, `head 3`."""
+    """Return `batch 0` and `head 5:3` if a head follows its layer, otherwise `layer 5` and `head 3`."""
     names: list[str] = []
     before = ("", 0)
     for axis, number in place:
@@ -110,12 +110,12 @@ def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def head_name(place: Mapping[str, Any]) -> str:
-    """Return `5:3`, the name of a model's head everywhere."""
+    """Return the name of a model's head as written everywhere, like `5:3`."""
     return f"{place['layer']}:{place['head']}"
 
 
 def pictured(report: Report) -> dict[str, list[Picture]]:
-    """Return the tensors whose last axis counts tokens of a picture, each with its pictures."""
+    """Return the tensors whose last axis counts the tokens of a picture, each with its pictures."""
     by_name: dict[str, list[Picture]] = {}
     side = "context_tokens" if report.context_tokens else "tokens"
     for name, tensor in report.tensors.items():
@@ -131,7 +131,7 @@ OF_CONTEXT = ("key", "column", "source", "way")
 
 
 def axis_tokens(report: Report, axis: str) -> tuple[str, ...]:
-    """Return the tokens along an axis; none if it counts something else."""
+    """Return the tokens along an axis, or none if the axis counts something else."""
     if axis in OF_CONTEXT:
         return report.context_tokens or report.tokens
     if axis == "query":
@@ -140,7 +140,7 @@ def axis_tokens(report: Report, axis: str) -> tuple[str, ...]:
 
 
 def places_along(report: Report, axis: str, count: int) -> list[int]:
-    """Return the labels of an axis: positions from the first one, or the numbers of steps."""
+    """Return the labels of an axis: positions beginning with the first, or the numbers of steps."""
     if axis == "step" and (steps := step_numbers(report)) is not None and len(steps) == count:
         return [int(step) for step in steps]
     first = first_position(report, axis)
@@ -148,7 +148,7 @@ def places_along(report: Report, axis: str, count: int) -> list[int]:
 
 
 def step_numbers(report: Report) -> np.ndarray | None:
-    """Return the numbers of steps, the x axis of other numbers; None if the report is not about steps."""
+    """Return the step numbers, the x axis of other numbers, or None if the report is not about steps."""
     numbers = report.tensors.get("step")
     return None if numbers is None or numbers.axes != ("point",) else numbers.values
 
@@ -159,7 +159,7 @@ def first_position(report: Report, axis: str) -> int:
 
 
 def tensor_matrices(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matrix]:
-    """Return each matrix of a tensor of two or more axes, in order; a single one if all are equal."""
+    """Return each matrix of a tensor with two or more axes, in order; only one if all are equal."""
     *leading, row_axis, column_axis = tensor.axes
     *_, num_rows, num_columns = tensor.values.shape
     rows = tokens if len(tokens := axis_tokens(report, row_axis)) == num_rows else ()
@@ -190,11 +190,11 @@ def matrices(report: Report) -> Iterator[Matrix]:
 
 
 def is_weights(name: str, axes: tuple[str, ...]) -> bool:
-    """Return True if a tensor with these last two axes holds weights, or differences of weights."""
+    """Return True if a tensor with these last two axes holds weights or differences between weights."""
     return axes in ATTENTION_AXES and not name.endswith(NOT_WEIGHTS)
 
 
-# What the numbers of a tensor are, where its name does not say it.
+# What a tensor's numbers are, where its name does not say so.
 UNITS = {
     **dict.fromkeys(("loss", "kl", "jensen_shannon", "worst", "needle"), "nats"),
     "difference": "weight of B minus A",
@@ -202,7 +202,7 @@ UNITS = {
 
 
 def tensor_unit(name: str, axes: tuple[str, ...]) -> str:
-    """Return what a tensor's numbers are: weight, score, nats, tokens, logit, else the tensor's name.
+    """Return what a tensor's numbers are: weight, score, nats, tokens or logit; otherwise, the tensor's name.
 
     A grid of heads is named after its statistic, perhaps with a stack: `entropy decoder`; for a store `mean
     of entropy` or `entropy.mean by head_dim and causal`.
@@ -219,12 +219,12 @@ def tensor_unit(name: str, axes: tuple[str, ...]) -> str:
 
 
 def colour_scale(scale: str | None, axes: tuple[str, ...]) -> str:
-    """Return the requested scale, else a suitable one: weights of blocks differ by orders of magnitude."""
+    """Return the requested scale, or else a suitable one: weights of blocks differ by orders of magnitude."""
     return scale or ("log" if axes == BLOCK_AXES else "linear")
 
 
 def hidden_cells(name: str, tensor: NamedTensor) -> np.ndarray | None:
-    """Return True for weights of keys that a query may not attend; None if unknown or if none are hidden.
+    """Return True for weights of keys that a query may not attend, or None if unknown or if none are hidden.
 
     A difference is drawn whole: 0 where neither side attends. Hidden scores are missing numbers.
     """
@@ -236,20 +236,20 @@ def hidden_cells(name: str, tensor: NamedTensor) -> np.ndarray | None:
 
 
 def compared_names(report: Report, name: str) -> list[str]:
-    """Return the tensors that share this one's colours: wrong and right, A and B."""
+    """Return the names of the tensors that share this tensor's colours: wrong and right, A and B."""
     pairs = [*report.pairs.values(), ("weights_a", "weights_b")]
     return [other for pair in pairs if name in pair for other in pair if other != name]
 
 
 def shared_axes(tensor: NamedTensor) -> tuple[str, ...]:
-    """Return the leading axes if several matrices lie along them and all are equal."""
+    """Return the leading axes if several matrices lie along them and are all equal."""
     leading, values = tensor.axes[:-2], tensor.values
     is_shared = leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all()
     return leading if is_shared else ()
 
 
 def whole_heads(report: Report) -> dict[tuple[int, ...], str]:
-    """Return the names of the tensors with all weights of one head, by layer and head."""
+    """Return the names of the tensors that hold all the weights of one head, by layer and head."""
     pooled = report.tensors.get("pooled_mean")
     if pooled is None or pooled.axes[:-2] != ("layer", "head"):
         return {}
@@ -262,7 +262,7 @@ SCORES = ("scores", "scaled_scores")
 
 
 def _part_of_tensor(name: str, tensor: NamedTensor) -> str:
-    """Return the part that a tensor belongs to; `all` for input, projections and curves."""
+    """Return the part to which a tensor belongs; `all` for the input, projections and curves."""
     if name in SCORES:
         return "scores"
     if tensor.axes[-2:] in ATTENTION_AXES or tensor.axes[-1:] == ("key",):
@@ -279,7 +279,7 @@ OF_REPORTS = ("weights", "scores", "rows", "output", "statistics")
 
 
 def parts_of(report: Report) -> list[str]:
-    """The parts that a report has."""
+    """Return the parts that a report has."""
     parts = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
     parts |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
     parts |= set() if report.picture_maps is None else {"weights"}
@@ -287,7 +287,7 @@ def parts_of(report: Report) -> list[str]:
 
 
 def part_names(report: Report) -> set[str]:
-    """Return the names of tensors, tables and numbers to show. Row statistics belong to a tensor."""
+    """Return the names of the tensors, tables and numbers to show. Row statistics belong to a tensor."""
     beside = {name for name, statistic in report.statistics.items() if isinstance(statistic, Tensors)}
     return {*report.tensors, *report.statistics} - beside
 
@@ -296,7 +296,7 @@ MOST_NAMES = 60
 
 
 def listed_names(report: Report) -> list[str]:
-    """Return these names, tables and numbers first, as far as a message can list them."""
+    """Return these names, tables and numbers first, as many as a message can list."""
     names = part_names(report)
     ordered = [name for name in (*report.statistics, *report.tensors) if name in names]
     return ordered if len(ordered) <= MOST_NAMES else [*ordered[:MOST_NAMES], "..."]
@@ -320,7 +320,7 @@ def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) ->
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
-    """Return the report with only these parts; other names are those of parts."""
+    """Return the report with only these parts; any other name stands for a single tensor, table or number."""
     if "all" in parts:
         return report
     names = {*parts}.difference(OF_REPORTS) & part_names(report)
@@ -345,7 +345,7 @@ def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
 
 
 class Curve(NamedTuple):
-    """Numbers over numbers, labelled if there are several curves."""
+    """One series of numbers over another, labelled if there are several curves."""
 
     label: str
     x: np.ndarray
@@ -353,7 +353,7 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Curves with the same axes. `is_of_rows`: one curve per row of a table, over list indices."""
+    """Curves that share their axes. If `is_of_rows`, each row of a table is a curve over list indices."""
 
     title: str
     x_name: str
@@ -362,7 +362,7 @@ class Curves(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """The mean and standard deviation of the same numbers in several named states."""
+    """The mean and standard deviation of one set of numbers in several named states."""
 
     title: str
     names: list[str]
@@ -371,7 +371,7 @@ class Spreads(NamedTuple):
 
 
 def report_curves(report: Report) -> Iterator[Curves]:
-    """Return each tensor over points against the first such tensor; then lists of numbers in tables."""
+    """Return each tensor over points against the first such tensor, then the lists of numbers in tables."""
     points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}
     x_name = next(iter(points), "")
     for name in list(points)[1:]:
@@ -408,7 +408,7 @@ def _of_rows(name: str, table: Table) -> Iterator[Curves]:
 
 
 def _row_name(column: str, cell: object) -> str:
-    """Return a number after its axis, or a name by itself."""
+    """Return a number preceded by its axis, or just a name."""
     return f"{column} {cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))
 
 

@@ -1,4 +1,4 @@
-"""First screens of models: what their heads do, what they contribute, and the effect of removing them."""
+"""First screens of models: what their heads do, what they contribute, and what removing them changes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ NOT_ALL = "--show all or -o page.html has every head."
 
 
 class HeadGrid(NamedTuple):
-    """A layout of one character per head, with `down` and `across` as axes, the latter perhaps in parts."""
+    """A layout of one character per head, with the axes `down` and `across`; the latter may be in parts."""
 
     down: Sequence[int]
     across: Sequence[int]
@@ -46,21 +46,21 @@ class HeadGrid(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """The rows of each part, including all but one of the header lines."""
+        """The rows of each part, including all but one of its header lines."""
         return -(-len(self.down) // self.num_parts) + len(_column_numbers(self.across, self.cell)) - 1
 
     def fits(self, width: int, most_lines: int | None) -> bool:
-        """Return True if it fits into that many columns and lines of a terminal."""
+        """Return True if the grid fits into that many columns and lines of a terminal."""
         columns = self.num_parts * (len(self.name(0)) + len(self.across) * self.cell + GAP) - GAP
         return columns <= width and (most_lines is None or self.num_rows < most_lines)
 
     def name(self, place: int) -> str:
-        """Return `layer 3`, or `L 3` for parts side by side, padded to the same width."""
+        """Return `layer 3`, or `L 3` if parts are side by side, padded to the same width."""
         axis = "head " if self.is_wide else "layer "
         return f"{axis if self.num_parts == 1 else axis[0].upper()}{place:>{len(str(self.down[-1]))}} "
 
     def lines(self, cells: HeadCells, dim: Collection[tuple[int, int]]) -> list[ScreenLine]:
-        """Return the characters under the numbers of their columns, some of them dim."""
+        """Return the characters under the numbers of their columns, with some of them dim."""
         corner = f"{'layer' if self.is_wide and self.num_parts == 1 else '':<{len(self.name(0))}}"
         blank = " " * len(corner)
         *above, last = _column_numbers(self.across, self.cell)
@@ -80,10 +80,10 @@ class HeadGrid(NamedTuple):
 def head_grid(
     cells: HeadCells, display: Display, most_lines: int | None = None, dim: Collection[tuple[int, int]] = ()
 ) -> list[ScreenLine]:
-    """Return one character per head, in the widest cells that fit; many layers go across.
+    """Return one character per head, in the widest cells that fit; if there are many layers, they go across.
 
     If no cell fits, the axes are swapped or the grid is split into parts side by side. If the model has too
-    many heads, the first layers are shown with a line that says so.
+    many heads, only the first layers are shown, and a line says so.
     """
     layers, heads = (sorted(set(places)) for places in zip(*cells, strict=True))
     width = display.columns
@@ -100,7 +100,7 @@ def _not_shown(what: str, width: int) -> list[ScreenLine]:
 
 
 def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
-    """Yield layouts of a grid, the most readable first."""
+    """Yield possible layouts of a grid, the most readable first."""
     is_wide = len(layers) > max(len(heads), MOST_LAYERS)
     for num_parts in range(1, MOST_PARTS + 1):
         for side in (is_wide, not is_wide):
@@ -110,7 +110,7 @@ def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
 
 
 def _column_numbers(columns: Sequence[int], cell: int) -> list[str]:
-    """Return the number of each column above its end; with one line per digit if numbers would touch."""
+    """Return the number of each column above its end, with one line per digit if the numbers would touch."""
     longest = len(str(columns[-1]))
     if longest < cell or longest == cell == 1:
         return ["".join(f"{column:>{cell}}" for column in columns)]
@@ -127,7 +127,7 @@ LITTLE, NATS = ".", "nats"
 
 
 def effect_named(name: object) -> Effect:
-    """Return what is known of an effect; a saved report may be sorted by an unknown one."""
+    """Return the known properties of an effect; a saved report may be sorted by an unknown effect."""
     return EFFECTS.get(str(name), Effect())
 
 
@@ -142,9 +142,10 @@ def patterns_on_average(rows: Records[Any]) -> Column:
 
 
 def looked_at_columns(rows: Records[Any], display: Display, does: str = "looks at") -> list[Column]:
-    """Return columns with the key that each head looks at most from one token, and its weight.
+    """Return columns with the key that each head looks at most from one token, and the key's weight.
 
-    If the token differs between heads (the one where the head matters most), a column for it comes first.
+    If the token differs between heads (for each, the token where it matters most), a column for the token
+    comes first.
     """
     if not {*LOOKED_AT} <= rows.cells.keys() or all(row.key is None for row in rows):
         return []
@@ -164,17 +165,17 @@ MOST_TOKEN = 14
 
 
 def token_cell(token: object) -> str:
-    """Return a token as a cell among the columns of a table."""
+    """Return a token as a table cell."""
     return shortened(plain_text(str(token)), MOST_TOKEN)
 
 
 def _placed_token(position: int | None, token: str | None) -> str:
-    """Return `13 ·to`: a position and its token."""
+    """Return a position and its token, like `13 ·to`."""
     return NO_NUMBER if position is None else f"{position} {token_cell(token)}"
 
 
 def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
-    """Return a digit for each head: tenths of the largest effect."""
+    """Return a digit for each head: its effect in tenths of the largest effect."""
     values = -tensor.values if effect_named(sort).negative_is_better else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {

@@ -40,18 +40,18 @@ from attncli.views.overlays import (
 from attncli.views.picture_maps import ORIGINAL, left_out, row_name, tiles_of, title_of
 from attncli.views.texts import shortened, weight_text, wrap_cells
 
-# The longer side of one look, of a few, and of many.
+# The longer side of a single look, of each of a few, and of each of many.
 SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
-# Of a strip, as of what lies in time: how much wider than high, by how much wider drawn, inches in a row.
+# A strip, such as anything that lies in time: its least aspect ratio, its drawn aspect ratio, inches per row.
 STRIP, WIDER, STRIPS_ACROSS = 4, 2.5, 16
 LEAST_CAPTION = 12
 """Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
 
 
 def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
-    """Put the plain picture first: in the row of the only group, else in a group with the rollout."""
+    """Put the plain picture first: in the row of the only group, or else in a group with the rollout."""
     first = [LookTile(kind_of(groups[0][0].look.picture), groups[0][0].look, is_picture=True)]
     if len(groups) == 1:
         return [[*first, *groups[0]]]
@@ -61,7 +61,7 @@ def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
 
 
 class OverlayBlock(Rigid):
-    """One look over its picture with the outside tokens beside it, or small pictures for several looks."""
+    """One look over its picture with the outside tokens beside it, or a small picture for each look."""
 
     def __init__(self, overlays: Overlays, display: Display) -> None:
         self.scale, self.precision = display.scale_colors, display.screen_precision
@@ -94,7 +94,7 @@ class OverlayBlock(Rigid):
         self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw the title and the pictures, each under its caption."""
+        """Draw the title and the pictures, each under its own caption."""
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         width, height = self.size
@@ -119,7 +119,7 @@ class OverlayBlock(Rigid):
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """List the strongest parts, and the tokens outside the picture."""
+        """List the parts with the largest weights and the tokens outside the picture."""
         total = sum(weight for _, weight in look.outside)
         parts = {(f"strongest {parts_of(look.picture)}", ""): look.strongest}
         if look.outside:
@@ -131,7 +131,7 @@ class OverlayBlock(Rigid):
 
 
 def draw_tile(axes: Axes, tile: LookTile, pixels: tuple[int, int], scale: str | None) -> None:
-    """Draw the plain picture, or the picture with the weights over it, in that many pixels."""
+    """Draw the plain picture, or the picture with the weights over it, at that many pixels."""
     look = tile.look
     image = (
         in_colour(look.picture, *pixels)
@@ -144,7 +144,7 @@ def draw_tile(axes: Axes, tile: LookTile, pixels: tuple[int, int], scale: str | 
 
 
 def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
-    """Frame the query's patch, light on dark, so that it is visible on any picture."""
+    """Frame the query's patch, light on dark, so that it stands out on any picture."""
     if box is None:
         return
     (left, right), (top, bottom) = (
@@ -156,13 +156,13 @@ def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
         )
 
 
-# The longer side of a picture in a row, with few maps and with many; how much taller than wide it may be.
+# The longer side of a picture in a row, with few maps and with many, and its maximum height per width.
 ROW_FEW, ROW_MANY, MOST_ROW_FEW, TALLEST = 1.7, 1.15, 5, 1.5
 NAME_SIZE, NAME_CELLS, MOST_NAME_LINES = 7, 22, 4
 
 
 class PictureMapsBlock(Rigid):
-    """A row for each picture: the file name, the plain picture, and its maps under their names."""
+    """One row per picture: its file name, the plain picture, and its maps under their names."""
 
     def __init__(self, maps: PictureMaps, display: Display) -> None:
         self.maps, self.scale = maps, display.scale_colors
@@ -181,11 +181,11 @@ class PictureMapsBlock(Rigid):
         self.height = self.above + sum(height + self.gap for height in heights) + below
 
     def _rows(self) -> Iterator[tuple[tuple[float, float], list[str]]]:
-        """Return the size of each picture, and the lines of its name."""
+        """Return the size of each picture and the lines of its name."""
         return zip(self.sizes, self.names, strict=True)
 
     def _size(self, row: PictureRow) -> tuple[float, float]:
-        """Return the size of a picture in inches, with its aspect ratio."""
+        """Return a picture's size in inches, with its aspect ratio preserved."""
         width, height = png_size(row.picture)
         scale = min(self.across / width, TALLEST * self.across / height)
         return width * scale, height * scale
@@ -213,14 +213,14 @@ class PictureMapsBlock(Rigid):
 
 
 def _pixels(row: PictureRow, width: float) -> tuple[int, int]:
-    """Return the width and height in pixels of a picture in inches, at the visible resolution."""
+    """Return the width and height in pixels of a picture given in inches, at the visible resolution."""
     sides = png_size(row.picture)
     dots = min(1.0, 2 * DOTS_PER_INCH * width / sides[0])
     return max(1, round(sides[0] * dots)), max(1, round(sides[1] * dots))
 
 
 def _first_of(lines: list[str], most: int) -> list[str]:
-    """Return the lines, or the first that fit, with the last one cut."""
+    """Return all lines, or the first lines that fit, with the last one cut."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shortened("".join(lines[most - 1 :]), NAME_CELLS)]

@@ -1,6 +1,6 @@
-"""Weights over the picture that their keys lie on, painted the same way in every view.
+"""Weights over the picture on which their keys lie, painted the same way in every view.
 
-On a terminal: half-blocks in mixed colours, or characters without colour.
+A terminal shows half-blocks in mixed colours, or characters if it has no colours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 
 EVERY_QUERY = "the mean of all tokens"
-# The opacity of colours over the picture, for a weight of 0 and for the largest one.
+# The opacity of the colours over the picture, for a weight of 0 and for the largest weight.
 FAINT, STRONG = 0.0, 0.9
 LARGEST_SIDE, MOST_FINE = 4096, 16
-BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
+BOX_FILTER = 4  # Pillow's filter: the mean over the area that a pixel covers
 
 
 @dataclass(frozen=True)
 class Look:
-    """A query's weights on the tokens of a picture's side, of one head or several.
+    """One query's weights on the tokens of a picture's side, from one head or several.
 
     `name` is the tensor's name, `place` its index on the leading axes, `query` the query token.
     """
@@ -58,18 +58,18 @@ class Look:
 
     @property
     def title(self) -> str:
-        """`where [CLS] looks, head 11:0`; the tensor's name if it is not the weights."""
+        """A title like `where [CLS] looks, head 11:0`; the tensor's name if it does not hold the weights."""
         what = "" if self.name == "weights" else f": {in_words(self.name).replace('_', ' ')}"
         return ", ".join([f"where {self.query} looks", *place_names(self.place)]) + what
 
     @property
     def strongest(self) -> list[tuple[str, float]]:
-        """The tokens on the picture with their weights, largest first."""
+        """The tokens on the picture and their weights, largest first."""
         return self._ranked(on_picture=True)
 
     @property
     def outside(self) -> list[tuple[str, float]]:
-        """The tokens outside the picture ([CLS], registers, words) with their weights, largest first."""
+        """The tokens outside the picture ([CLS], registers, words) and their weights, largest first."""
         return self._ranked(on_picture=False)
 
     @property
@@ -80,7 +80,7 @@ class Look:
 
     @property
     def share(self) -> float:
-        """The share of the weight on the picture; NaN for a difference or if there is no weight."""
+        """The share of the weight that lies on the picture; NaN for a difference or if there is no weight."""
         total = np.nan if (self.weights < 0).any() else np.nansum(self.weights)
         return float(np.nansum(self.weights[self._on_picture]) / total) if total > 0 else np.nan
 
@@ -95,7 +95,7 @@ class Look:
 
 
 def tensor_looks(report: Report, name: str) -> Iterator[Look]:
-    """Return the looks of a tensor by picture, of the chosen query or the mean of all."""
+    """Return the looks of a tensor by picture, either for the chosen query or as the mean of all queries."""
     tensor, tokens = report.tensors[name], axis_tokens(report, "key")
     for picture in pictured(report).get(name, ()):
         query, values = _query_weights(report, tensor, picture)
@@ -107,7 +107,7 @@ def tensor_looks(report: Report, name: str) -> Iterator[Look]:
 
 
 def _query_weights(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
-    """Return the query's name, and the weights of the chosen query, or their mean."""
+    """Return the query's name, and either the weights of the chosen query or the mean of all."""
     chosen = chosen_queries(report, picture)
     name = ", ".join(plain_text(report.tokens[query]) for query in chosen) or EVERY_QUERY
     if "query" not in tensor.axes:
@@ -120,11 +120,12 @@ def _query_weights(report: Report, tensor: NamedTensor, picture: Picture) -> tup
 
 
 def chosen_queries(report: Report, picture: Picture) -> list[int]:
-    """Return the tokens that `from` names, by text or by a point of the picture (`0.6,0.4`).
+    """Return the tokens that `from` names, by their text or by a point of the picture (`0.6,0.4`).
 
-    Empty if the report names no token, which means the mean of all. A comparison uses A's tokens.
+    The result is empty if the report names no token, which means the mean of all tokens. A comparison uses
+    A's tokens.
     """
-    of_a = report.spec.get("a")  # of two texts they are texts
+    of_a = report.spec.get("a")  # a comparison of two texts has both as text
     asked = (of_a if isinstance(of_a, Mapping) else report.spec).get("from")
     names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
     places = (_token_named(str(name), report, picture) for name in names)
@@ -132,7 +133,7 @@ def chosen_queries(report: Report, picture: Picture) -> list[int]:
 
 
 def _token_named(name: str, report: Report, picture: Picture) -> int | None:
-    # Settings spell tokens as the vocabulary does, a report for people as text.
+    # The settings spell tokens as the vocabulary does, but a report for people spells them as text.
     for spelled in (name, readable_token(name, "byte-level"), readable_token(name, "metaspace")):
         if spelled in report.tokens:
             return report.tokens.index(spelled)
@@ -145,7 +146,7 @@ def _is_number(text: str) -> bool:
 
 
 def token_at(picture: Picture, x: float, y: float) -> int | None:
-    """Return the first token at a point, given as shares of width and height, or None."""
+    """Return the first token at a point, given as shares of the width and height, or None."""
     for token, box in enumerate(picture.boxes):
         if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
             return token
@@ -153,17 +154,17 @@ def token_at(picture: Picture, x: float, y: float) -> int | None:
 
 
 def parts_of(picture: Picture) -> str:
-    """What its tokens are of it."""
+    """Return the noun for the parts of the picture that are its tokens."""
     return "patches" if picture.seconds is None else "moments"
 
 
 def kind_of(picture: Picture) -> str:
-    """What the picture without weights is called: the spectrogram of a sound is no picture to people."""
+    """Return the name of the picture without weights: to people, a sound's spectrogram is not a picture."""
     return "picture" if picture.seconds is None else "sound"
 
 
 class LookTile(NamedTuple):
-    """One of several looks, with its name: of a head, the mean of a layer, or a word."""
+    """One of several looks and its name: a head, the mean of a layer, or a word."""
 
     name: str
     look: Look
@@ -172,12 +173,12 @@ class LookTile(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """`11:0 71%`: the name, and the share of the weight on the picture."""
+        """A caption like `11:0 71%`: the name, and the share of the weight that lies on the picture."""
         share = self.look.share
         return f"{self.name} {100 * share:.0f}%" if np.isfinite(share) else self.name
 
     def caption_in(self, cells: int) -> str:
-        """Return the caption in that many cells, `11:2 all` if 100% does not fit, or just the name."""
+        """Return the caption in that many cells, as `11:2 all` if 100% does not fit, or just the name."""
         captions = (self.caption, self.caption.replace(" 100%", " all"))
         return next((caption for caption in captions if cell_len(caption) <= cells), self.name)
 
@@ -186,7 +187,7 @@ Tiles = Sequence[Sequence[LookTile]]
 
 
 class Overlays(NamedTuple):
-    """Related looks over one picture, in groups: of each layer, or of words."""
+    """Related looks over one picture, grouped by layer or by word."""
 
     title: str
     picture: Picture
@@ -201,7 +202,7 @@ COMPARED = {"difference": "B minus A", "weights_a": "A", "weights_b": "B"}
 
 
 def report_overlays(report: Report) -> Iterator[Overlays]:
-    """Return for each picture the looks of the first tensor that has any: of all heads, or of each word.
+    """For each picture, return the looks of the first tensor that has any: of all heads, or of each word.
 
     For a comparison, return the difference and the compared reports.
     """
@@ -222,9 +223,9 @@ def report_overlays(report: Report) -> Iterator[Overlays]:
 
 
 def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
-    """Return the heads of each layer, then their mean; the rollout goes with the last layer.
+    """Return the heads of each layer, followed by their mean; the rollout goes with the last layer.
 
-    Sorted heads keep the report's order; of several stacks, use the one that looks at the picture.
+    Sorted heads keep the report's order; if there are several stacks, use the one that looks at the picture.
     """
     by_place: dict[tuple[object, ...], Look] = {
         tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks
@@ -251,7 +252,7 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
 
 
 def layer_looks(looks: Sequence[Look]) -> list[list[LookTile]]:
-    """Return the looks of each layer, named by their place: `11:0`."""
+    """Return the looks of each layer, named by their place, like `11:0`."""
     layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
     return [
         [LookTile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers
@@ -259,7 +260,7 @@ def layer_looks(looks: Sequence[Look]) -> list[list[LookTile]]:
 
 
 def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
-    """Return the mean look of all heads for each query, named after the word it wrote, else the query."""
+    """Return the mean look of all heads for each query, named after the word it wrote, or else the query."""
     tensor, keys = report.tensors[name], axis_tokens(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
@@ -289,7 +290,7 @@ def about_picture(picture: Picture) -> str:
 
 
 def png_size(picture: Picture) -> tuple[int, int]:
-    """Return width and height from the header of a PNG. Raises UserError for an impossible size."""
+    """Return the width and height given in the header of a PNG. Raises UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
         size = f"its picture in the report is {width} × {height} pixels"
@@ -299,13 +300,13 @@ def png_size(picture: Picture) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def in_colour(picture: Picture, width: int, height: int) -> np.ndarray:
-    """Return the picture in RGB at that size. Raises UserError if it is damaged or Pillow is missing."""
+    """Return the picture in RGB at that size. Raises UserError if it is damaged or if Pillow is missing."""
     return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
 @lru_cache(maxsize=8)
 def grey(picture: Picture, width: int, height: int) -> np.ndarray:
-    """Return the picture at that size in grey, from 0 (black) to 255."""
+    """Return the picture in grey at that size, from 0 (black) to 255 (white)."""
     return np.asarray(_decoded(picture).convert("L").resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
@@ -331,9 +332,9 @@ def _decoded(picture: Picture) -> "Image.Image":
 
 
 def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Spread the weights (…, token) over maps (…, height, width): each pixel sums the boxes that cover it.
+    """Spread weights (…, token) over maps (…, height, width): each pixel sums the boxes that cover it.
 
-    If boxes are smaller than pixels, a pixel is their mean; NaN outside all boxes.
+    If boxes are smaller than pixels, a pixel is the mean of its boxes. Pixels outside all boxes are NaN.
     """
     places = [i for i, box in enumerate(boxes) if box is not None and box[0] < box[2] and box[1] < box[3]]
     leading = weights.shape[:-1]
@@ -345,7 +346,7 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
         for least, size in (((right - left).min(), width), ((bottom - top).min(), height))
     )
     columns, rows = width * across, height * down
-    # A pixel belongs to the boxes that cover its centre: a cumulative sum of their corners.
+    # A pixel belongs to the boxes that cover its centre; they are summed cumulatively from their corners.
     x0, x1 = (np.ceil(edge * columns - 0.5 - 1e-6).astype(int) for edge in (left, right))
     y0, y1 = (np.ceil(edge * rows - 0.5 - 1e-6).astype(int) for edge in (top, bottom))
     numbers = np.concatenate(
@@ -362,14 +363,14 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
 
 
 def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
-    """Return positions on the colour map for the weights spread over the picture, from 0 up."""
+    """Return positions on the colour map, starting at 0, for the weights spread over the picture."""
     maps = spread(look.picture.boxes, look.weights, width, height)
-    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # rounding of sums
+    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # rounding errors of sums
     return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
 
 
 def painted(picture: Picture, shade: Shading) -> np.ndarray:
-    """Return RGB from 0 to 255: the picture, covered by the colours of the weights.
+    """Return the picture, covered by the colours of the weights, as RGB from 0 to 255.
 
     The larger a weight, the more it covers the picture; a weight of 0 leaves it unchanged.
     """
@@ -393,7 +394,7 @@ LIST_WIDTH, NAME_WIDTH = 22, 12
 MOST_OUTSIDE = 3
 BAR_CELLS = 10
 RANGE_SIZE = 64, 64
-# Columns of a small overlay, the largest that fit, and those where otherwise not one layer would fit.
+# The columns of a small overlay, largest first, and those used if otherwise not even one layer would fit.
 TILES = (24, 20, 16, 14, 12, 10, 9, 8)
 TINY = (7, 6, 5)
 
@@ -406,7 +407,7 @@ def fitted_size(picture: Picture, columns: int, lines: int) -> CellSize:
 
 
 def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLine]:
-    """Draw the picture with the weights over it; with 16 colours or none, just the weights."""
+    """Draw the picture with the weights over it or, with 16 colours or none, only the weights."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
     if display.colors in ("none", "16"):
@@ -416,7 +417,7 @@ def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLi
 
 
 def lines_with_range(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
-    """Draw the overlay in that many lines, without colour beside the picture, and the range above it."""
+    """Draw the overlay in that many lines, next to the picture if there is no colour, and its range below."""
     room = display.columns
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
@@ -436,7 +437,7 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
 
 
 def original_lines(picture: Picture, size: CellSize, display: Display) -> list[ScreenLine]:
-    """Draw the picture without weights, in its colours; with 16 colours or none, in characters."""
+    """Draw the picture without weights: in its colours or, with 16 colours or none, in characters."""
     columns, lines = size
     if display.colors in ("none", "16"):
         return _picture_lines(picture, size)
@@ -445,12 +446,12 @@ def original_lines(picture: Picture, size: CellSize, display: Display) -> list[S
 
 
 def _picture_lines(picture: Picture, size: CellSize) -> list[ScreenLine]:
-    """Draw the picture without weights in characters, light areas as the largest."""
+    """Draw the picture without weights in characters, the largest for the lightest areas."""
     return [ScreenLine(text, size[0]) for text in character_lines(grey(picture, *size) / 255, 1)]
 
 
 def with_picture(groups: Tiles, display: Display) -> Tiles:
-    """Without colour, put the picture before the last group, because characters hide it."""
+    """If there is no colour, put the picture before the last group, because characters hide the picture."""
     if display.has_color:
         return groups
     *others, last = groups
@@ -484,7 +485,7 @@ def _weight_line(name: str, weight: float, display: Display) -> ScreenLine:
 
 
 def _range(look: Look, display: Display) -> ScreenLine:
-    """`0 [bar] 0.08`."""
+    """Return the range with its colour bar, like `0 [bar] 0.08`."""
     shade = shaded(look, *RANGE_SIZE, display.scale_colors)
     if np.isnan(shade.low):
         return plain_line("no numbers")
@@ -494,7 +495,7 @@ def _range(look: Look, display: Display) -> ScreenLine:
 
 
 class TileLines(Sequence[str]):
-    """Lines of tiles, drawn on access; their number is known in advance."""
+    """Lines of tiles that are drawn on access; their number is known in advance."""
 
     def __init__(self, groups: Tiles, columns: int, display: Display) -> None:
         self.rows = rows_of(groups, columns, display)
@@ -509,7 +510,7 @@ class TileLines(Sequence[str]):
         return [line.text.rstrip() for row in self.rows for line in beside([*map(self._block, row)], 1)]
 
     def _block(self, tile: LookTile) -> list[ScreenLine]:
-        """Return the name, or the caption if it fits, and the overlay, padded to the width of a tile."""
+        """Return the name, or the caption if it fits, above the overlay, padded to the width of a tile."""
         across, picture = self.columns, tile.look.picture
         if tile.is_picture:
             name, drawn = tile.name, _picture_lines(picture, self.size)
@@ -536,7 +537,7 @@ def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile
     rows: list[list[LookTile]] = []
     for start in range(0, len(groups), each):
         tiles = [tile for group in groups[start : start + each] for tile in group]
-        in_row = -(-len(tiles) // -(-len(tiles) // across))  # of one group, as even as can be
+        in_row = -(-len(tiles) // -(-len(tiles) // across))  # the rows of one group are as even as possible
         rows += [tiles[i : i + in_row] for i in range(0, len(tiles), in_row)]
     return rows
 
@@ -544,7 +545,7 @@ def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile
 def whole_lines(
     report: Report, name: str, display: Display, *, has_list: bool = True
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Return a title and lines for each picture with all looks of a tensor: one large, several as tiles.
+    """For each picture, return a title and lines with all looks of a tensor: one large, several as tiles.
 
     A large one has the strongest patches beside it or, without that list, the range of its colours below.
     """

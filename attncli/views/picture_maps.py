@@ -1,4 +1,4 @@
-"""Rows of pictures with their maps, for every view and for terminals."""
+"""Rows of pictures with their maps, both for terminals and for all other views."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -23,7 +23,7 @@ ORIGINAL = "picture"
 
 
 def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
-    """Return a row: the picture itself, then its maps in the order of the names."""
+    """Return a row: the picture itself, followed by its maps in the order of their names."""
     query = ", ".join(map(plain_text, row.queries)) or EVERY_QUERY
     looks = [
         Look(row.picture, "looks", _place(name), query, row.tokens, weights)
@@ -34,7 +34,7 @@ def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
 
 
 def _place(name: str) -> tuple[tuple[str, int], ...]:
-    """Return layer and head of a map; empty for a mean and the rollout."""
+    """Return the layer and head of a map; empty for a mean or the rollout."""
     try:
         _, layer, head = named_head(name)
     except ValueError:
@@ -53,7 +53,7 @@ def title_of(maps: PictureMaps) -> str:
 
 
 def left_out(maps: PictureMaps) -> str:
-    """Return a sentence about pictures without a row; empty if all have one."""
+    """Return a sentence about the pictures without a row, or an empty string if every picture has one."""
     num_rows = len(maps.rows)
     if num_rows == maps.num_pictures:
         return ""
@@ -66,7 +66,7 @@ def row_name(row: PictureRow) -> str:
 
 
 def maps_lines(maps: PictureMaps, display: Display) -> Iterator[tuple[str, list[str]]]:
-    """Return a title and lines: every picture with every map, in groups of maps that fit side by side."""
+    """Return a title and lines: each picture with each map, in groups of maps that fit side by side."""
     columns, groups = maps_layout(maps, display, TILES)
     title = ". ".join(filter(None, (title_of(maps), left_out(maps))))
     for places in groups:
@@ -76,7 +76,7 @@ def maps_lines(maps: PictureMaps, display: Display) -> Iterator[tuple[str, list[
 
 
 def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tuple[int, list[list[int]]]:
-    """Return the largest tile width at which all maps fit beside the picture, else groups that fit."""
+    """Return the largest tile width at which all maps fit beside the picture; otherwise, groups that fit."""
     width, count = display.columns, len(maps.names)
     fitting = (columns for columns in sizes if (1 + count) * (columns + 1) - 1 <= width)
     columns = next(fitting, sizes[-1])
@@ -85,7 +85,7 @@ def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tu
 
 
 def maps_header(maps: PictureMaps, columns: int, places: Sequence[int]) -> str:
-    """Return the names of the columns, each above its maps."""
+    """Return the column names, each above its maps."""
     names = [ORIGINAL, *(plain_text(maps.names[place]) for place in places)]
     return " ".join(f"{shortened(name, columns):<{columns}}" for name in names).rstrip()
 
@@ -93,7 +93,7 @@ def maps_header(maps: PictureMaps, columns: int, places: Sequence[int]) -> str:
 def rows_in(
     maps: PictureMaps, columns: int, places: Sequence[int], display: Display
 ) -> Callable[[int], list[str]]:
-    """Return the function that draws a picture's row: file name, then the picture and its maps."""
+    """Return the function that draws a picture's row: its file name, then the picture and its maps."""
     width = display.columns
 
     @cache

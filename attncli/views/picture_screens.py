@@ -31,7 +31,7 @@ REST = "--show weights or -o page.html has all."
 
 
 def looks_at_pictures(report: Report, display: Display, usual: int) -> Iterator[Elastic]:
-    """Show the looks at each picture: a single one large, several as a grid."""
+    """Show the looks at each picture: a single look large, several as a grid."""
     for title, _, groups in report_overlays(report):
         tiles = [tile for group in groups for tile in group]
         yield (
@@ -79,7 +79,7 @@ def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elast
 def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
     """Choose the groups to show and the columns of a tile; none if not even one group fits.
 
-    For a ranking of heads, show the first ones at a readable size.
+    For a ranking of heads, show the first heads at a readable size.
     """
     is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
     for count in range(len(groups), 0, -1):
@@ -108,8 +108,8 @@ MOST_PICTURES, MOST_COLUMNS = 3, 10
 
 
 def picture_rows(maps: PictureMaps, display: Display) -> Iterator[Elastic]:
-    """Show as many of the first pictures as fit, with the maps that fit side by side."""
-    # Several pictures are for comparison: with small tiles, more fit.
+    """Show as many of the first pictures as fit, with as many of the maps as fit side by side."""
+    # Several pictures invite comparison: with small tiles, more of them fit.
     sizes = TILES if len(maps.rows) == 1 else [size for size in TILES if size <= MOST_COLUMNS]
     columns, (places, *others) = maps_layout(maps, display, (*sizes, *TINY))
     header, lines_of = maps_header(maps, columns, places), rows_in(maps, columns, places, display)

@@ -1,4 +1,4 @@
-"""A report as a PNG, SVG or PDF picture, drawn by matplotlib, sized to its numbers."""
+"""A report as a PNG, SVG or PDF picture, drawn by matplotlib and sized to fit its numbers."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,12 +69,12 @@ from attncli.views.texts import (
 
 
 def cells_of(width: float, size: float) -> int:
-    """Return the cells of that font size in that many inches."""
+    """Return the number of cells of that font size in that many inches."""
     return max(20, int(width / (TITLE_CHARACTER * size / 9)))
 
 
 def fitted_lines(text: str, cells: int, most: int) -> list[str]:
-    """Wrap a text to that many lines and cells; the last line is shortened."""
+    """Wrap a string to that many lines and cells; the last line is shortened."""
     lines = wrap_cells(text, cells)
     if len(lines) <= most:
         return lines
@@ -83,7 +83,7 @@ def fitted_lines(text: str, cells: int, most: int) -> list[str]:
 
 MOST_MATRICES = 1600
 SETTINGS = ("row", "column")  # the axes of means by two settings of a store
-# What the tensors of a comparison are called.
+# The names of a comparison's tensors.
 NAMES = {
     "weights_a": "weights of A",
     "weights_b": "weights of B",
@@ -92,7 +92,7 @@ NAMES = {
 
 
 class Maps(NamedTuple):
-    """Matrices of one tensor, the first of `total`; `compared` are other tensors with the same colours."""
+    """Matrices of one tensor, the first of `total`; the tensors in `compared` share its colours."""
 
     name: str
     columns: LabelledAxis
@@ -155,7 +155,7 @@ def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
 
 
 def _head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
-    """Return each statistic by layer and head, one grid per stack of the model."""
+    """Return each statistic by layer and head, with one grid per stack of the model."""
     for name, cell in heads[0].items() if heads else ():
         if isinstance(cell, float) or cell is None:
             for stack, grid in heads.grids(name).items():
@@ -166,14 +166,14 @@ def _head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
 LARGEST_CELL, LARGEST_CELL_ALONE, LEAST_MAP, LEAST_SHAPE = 0.36, 0.5, 0.4, 0.3
 STRETCH = 2.5
 """How much wider or taller than usual a block may become where room is left."""
-# The size of a panel by how many there are: few are read, many are compared.
+# The size of a panel by the number of panels: few are for reading, many for comparing.
 PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
 SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 16.0
 FOLD_GAP = 0.15
 
 
 class MapsBlock:
-    """One matrix with its tokens, a grid of matrices with shared tokens, or an atlas of many."""
+    """One matrix with its tokens, a grid of matrices that share their tokens, or an atlas of many."""
 
     def __init__(self, maps: Maps, display: Display) -> None:
         self.maps, self.matrices = maps, maps.matrices
@@ -188,7 +188,7 @@ class MapsBlock:
         self.precision = display.screen_precision
         self.columns, rows = self._grid()
         self.is_atlas = len(self.matrices) > max(PANEL_SIZES)
-        # Of many more layers than heads the later layers stand to the right of the first.
+        # If there are many more layers than heads, the later layers stand to the right of the first ones.
         self.folds = max(1, round(np.sqrt(rows / self.columns))) if self.is_atlas else 1
         self.rows = -(-rows // self.folds)
         self.row_labels, self.column_labels = self._axis_labels(first)
@@ -201,7 +201,7 @@ class MapsBlock:
         self._measure()
 
     def _measure(self) -> None:
-        """Return the size of all panels with their labels, from that of one."""
+        """Return the size of all panels and their labels, given the size of one panel."""
         self.fold_width = self.columns * (self.panel_width + self.gap) - self.gap + self.left + FOLD_GAP
         self.across = self.folds * self.fold_width - self.left - FOLD_GAP
         map_width = self.left + self.across + BAR_GAP + BAR_WIDTH + BAR_LABELS
@@ -217,14 +217,14 @@ class MapsBlock:
         return STRETCH * self.width, STRETCH * self.height
 
     def stretch(self, width: float, height: float) -> None:
-        """Take that width and height."""
+        """Take the given width and height."""
         self.panel_width += width - self.width
         self.panel_height += height - self.height
         self._measure()
 
     @property
     def title(self) -> str:
-        """The title of all panels, with the number left out."""
+        """The title of all panels, with the number of panels left out."""
         first, count, total = self.matrices[0], len(self.matrices), self.maps.total
         if count == 1:
             return replace(first, name=self.maps.name).title.replace("_", " ")
@@ -233,11 +233,11 @@ class MapsBlock:
 
     @property
     def unit(self) -> str:
-        """The unit of the numbers, shown on the colour bar."""
+        """The unit of the numbers, which the colour bar shows."""
         return tensor_unit(self.matrices[0].name, self.matrices[0].axes)
 
     def _grid(self) -> tuple[int, int]:
-        """Return columns and rows: the last leading axis gives the columns if there are several axes."""
+        """Return the columns and rows: if there are several leading axes, the last gives the columns."""
         count = len(self.matrices)
         if len(self.matrices[0].place) > 1:
             columns = self.matrices[-1].index[-1] + 1
@@ -281,7 +281,7 @@ class MapsBlock:
         return width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw the title, the panels, and the colour bar beside them, at that position in inches."""
+        """Draw the title, the panels and, beside them, the colour bar, at that position in inches."""
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         left, top = left + self.left, top + self.above
@@ -309,7 +309,7 @@ class MapsBlock:
             axes.tick_params(axis="x", labelrotation=90)
 
     def _draw_atlas(self, figure: Figure, left: float, top: float) -> None:
-        """Draw all matrices as one image per fold, with a margin between them."""
+        """Draw all matrices as one image per fold, separated by a margin."""
         for fold in range(self.folds):
             first, end = fold * self.rows, (fold + 1) * self.rows
             places = self.shading.places[first * self.columns : end * self.columns]
@@ -337,7 +337,7 @@ class MapsBlock:
 
 
 def _panel_name(matrix: Matrix) -> str:
-    """Return `head 3`, the title of one of several panels."""
+    """Return the title of one of several panels, like `head 3`."""
     return ", ".join(place_names(matrix.place))
 
 
@@ -355,7 +355,7 @@ class ChartBlock:
         self.largest = STRETCH * self.width, STRETCH * self.height
 
     def stretch(self, width: float, height: float) -> None:
-        """Take that width and height."""
+        """Take the given width and height."""
         self.width, self.height = width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
@@ -376,7 +376,7 @@ MOST_COLOURS = 6
 
 
 def _draw_curves(axes: Axes, part: Curves) -> None:
-    """Draw curves over a common axis; the few points of a table's rows are marked."""
+    """Draw the curves over a common axis; if a table's rows give only a few points, the points are marked."""
     title, x_name, curves, is_marked = part
     axes.set_title(title.replace("_", " "), loc="left", pad=3)
     steps = colours(VIRIDIS)[np.linspace(0, 215, max(2, len(curves))).astype(int)] / 255
@@ -399,14 +399,14 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
 
 
 def _stand_alone(numbers: np.ndarray) -> np.ndarray:
-    """Return True for numbers without neighbours, which no line would show."""
+    """Return True for numbers without neighbours, which a line would not show."""
     known: np.ndarray = np.pad(np.isfinite(numbers), 1)
     alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
     return alone
 
 
 def _draw_spreads(axes: Axes, part: Spreads) -> None:
-    """Draw a point at each mean with a bar on both sides, and the numbers below; lines at -1, 0 and 1."""
+    """Draw a point with a bar on both sides for each mean, numbers below, and lines at -1, 0 and 1."""
     title, names, means, deviations = part
     axes.set_title(f"mean ± standard deviation of {title}", loc="left", pad=3)
     for end in (-1, 0, 1):
@@ -421,7 +421,7 @@ def _draw_spreads(axes: Axes, part: Spreads) -> None:
 
 
 GAP, MARGIN = 0.25, 0.15
-# Points of a character, inches of a line, and the most lines, of the title and of the settings below it.
+# The title and the settings below it: points per character, inches per line, and the most lines.
 TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 3
 SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
@@ -442,7 +442,7 @@ def settings() -> Any:
         "text.parse_math": False,
         "text.usetex": False,
         "svg.fonttype": "none",
-        "pdf.fonttype": 42,  # TrueType: text that can be searched and copied
+        "pdf.fonttype": 42,  # TrueType, so that text can be searched and copied
         "svg.hashsalt": "attn",
         "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
         "font.size": 8,
@@ -467,7 +467,7 @@ def block_of(part: PicturePart, display: Display) -> DrawnBlock:
 
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
-    """Return the lines of both for that many inches; empty for an empty --title."""
+    """Return the lines of the title and of the settings for that many inches; none if --title is empty."""
     cells = cells_of(width, TITLE_SIZE)
     if display.title is None:
         of_title = title_lines(report, cells)
@@ -511,12 +511,12 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
     """Return a view that writes one picture per report; equal reports give equal bytes."""
 
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
-        """A character that no font has is an empty box, without a warning."""
+        """Write the picture; a character that no font has becomes an empty box, without a warning."""
         for report in reports:
             with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
-                # Draw in memory first: matplotlib's writers fail badly if a disk is full.
+                # Draw in memory first, because matplotlib's writers fail badly if a disk is full.
                 picture: io.StringIO | io.BytesIO = io.StringIO() if kind == "svg" else io.BytesIO()
                 figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
             stream.write(picture.getvalue())

@@ -1,4 +1,4 @@
-"""Reports as a single HTML file that opens without a network, for exploring weights head by head."""
+"""Reports as a single HTML file that opens without a network and lets users explore weights head by head."""
 
 import base64
 import hashlib
@@ -34,23 +34,23 @@ from attncli.views.tables import first_screen
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
-STEPS_PER_UNIT = 10_000  # four decimals
+STEPS_PER_UNIT = 10_000  # numbers with four decimals
 # A step of four decimals is cut into FINE / step parts, so that small weights are exact to some 5 percent.
 FINE = 20
 # Below half a step: codes per halving, and halvings. Smaller numbers get the smallest of these codes.
 PER_HALVING, HALVINGS = 4, 20
-NUM_LEVELS = 65_535  # the code after them is no number
+NUM_LEVELS = 65_535  # the code after them means no number
 
 _STEPS = np.arange(STEPS_PER_UNIT + 1)
 _PARTS = np.where(
     _STEPS > 0, np.maximum(1, np.ceil(FINE / np.maximum(_STEPS, 1))), 1 + PER_HALVING * HALVINGS
 ).astype(np.int64)
 _STARTS = np.concatenate([[0], np.cumsum(_PARTS)])
-NO_WEIGHT = int(_STARTS[-1])  # the code of no number
+NO_WEIGHT = int(_STARTS[-1])  # the code that means no number
 
 
 def packed(values: np.ndarray) -> str:
-    """Return the bytes of all numbers, most significant first, deflated (RFC 1951), in base64."""
+    """Return the bytes of all numbers, most significant bytes first, deflated (RFC 1951), in base64."""
     little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     planes = little.view(np.uint8).reshape(-1, values.dtype.itemsize).T[::-1]
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -81,7 +81,7 @@ def _array(values: np.ndarray) -> dict[str, Any]:
 
 
 def weight_codes(weights: np.ndarray) -> np.ndarray:
-    """Return the index of each number from 0 to 1 in `weight_table`; NO_WEIGHT for missing numbers."""
+    """Return the index of each number from 0 to 1 in `weight_table`, or NO_WEIGHT for missing numbers."""
     seen = np.isfinite(weights)
     scaled = np.where(seen, weights, 0).astype(np.float64) * STEPS_PER_UNIT
     steps = np.rint(scaled).astype(np.int64)
@@ -93,7 +93,7 @@ def weight_codes(weights: np.ndarray) -> np.ndarray:
 
 
 def _part_of_the_least(scaled: np.ndarray) -> np.ndarray:
-    """0 for zero, else 1 + the place in the logarithm from 2^-HALVINGS halves of a step up to one half."""
+    """Return 0 for zero, else 1 + the logarithmic place between 2^-HALVINGS halves of a step and one half."""
     positive = scaled > 0
     logarithms = np.log2(2 * scaled, where=positive, out=np.zeros_like(scaled))
     places = np.floor((logarithms + HALVINGS) * PER_HALVING).astype(np.int64)
@@ -101,7 +101,7 @@ def _part_of_the_least(scaled: np.ndarray) -> np.ndarray:
 
 
 def weight_table() -> np.ndarray:
-    """Return the value of each weight code: the middle of its interval; NaN for NO_WEIGHT."""
+    """Return the value of each weight code, which is the middle of its interval; NaN for NO_WEIGHT."""
     halvings = (np.arange(PER_HALVING * HALVINGS) + 0.5) / PER_HALVING - HALVINGS
     steps = np.repeat(_STEPS[1:], _PARTS[1:])
     part = np.arange(len(steps)) - np.repeat(_STARTS[1:-1] - _STARTS[1], _PARTS[1:])
@@ -116,13 +116,13 @@ def _levels(values: np.ndarray, low: float, step: float) -> np.ndarray:
 
 
 def _decimals(step: float) -> int:
-    """Return the number of decimals that are certain for numbers a step apart, at most four."""
+    """Return the number of reliable decimals, at most four, of numbers that lie one step apart."""
     return int(np.clip(np.floor(-np.log10(step)), 0, 4)) if step > 0 else 4
 
 
 MOST_IN_MEMORY = 1 << 24
 """Characters of the reports of a page, before they are in a file until the page is written."""
-# Beyond these a page takes too long to open; it names what is left out.
+# Beyond these limits, a page takes too long to open; it names what was left out.
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
 MAX_ROWS = 2000
@@ -182,7 +182,7 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def _names(value: Any) -> list[str]:
-    """The names of tokens in a setting: of several, one, or none."""
+    """Return the names of tokens in a setting, which may hold several, one, or none."""
     names = value if isinstance(value, list | tuple) else [] if value is None else [value]
     return [plain_text(str(name)) for name in names]
 
@@ -200,14 +200,14 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:
-    """Return True for a grid of so few heads that the table shows all of them."""
+    """Return True for a grid of so few heads that the table shows them all."""
     screen = _first_screen(report)
     grids = [] if screen is None else [part for part in screen.parts if isinstance(part, HeadGrids)]
     return tensor.axes == PLACES and any(not part.shows(report) for part in grids)
 
 
 def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
-    """Return a picture, the positions of its tokens, and the query selected at first."""
+    """Return a picture, the positions of its tokens, and the query that is initially selected."""
     width, height = png_size(picture)
     return {
         "name": plain_text(picture.name),
@@ -224,7 +224,7 @@ def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
 
 
 def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
-    """Return several pictures with their maps: the columns and the rows."""
+    """Return several pictures with their maps, as columns and rows."""
     return {
         "title": title_of(maps),
         "left_out": left_out(maps),
@@ -240,7 +240,7 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
     """Return a tensor as the page draws it: no numbers for hidden keys, and the tensors with the same
     colours.
 
-    For a picture it has queries, or one row for the look of the chosen one.
+    If it belongs to a picture, it has queries, or a single row for the look of the chosen query.
     """
     is_pictured = name in pictured(report)
     hidden = hidden_cells(name, tensor)
@@ -262,13 +262,13 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
 
 
 def _marks(report: Report, name: str) -> dict[str, Any]:
-    """Return the cells that the result marks, whether each was found, and their meaning."""
+    """Return the cells that the result marks, whether each was found, and what the marks mean."""
     marks = [[query, key, int(is_hit)] for query, key, is_hit in report.result.marks(name)]
     return {"marks": marks, "marks_note": report.result.marks_note} if marks else {}
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
-    """Return a tensor with its name and axes; a single matrix with `shared` if all are equal."""
+    """Return a tensor with its name and axes; if all its matrices are equal, only one, with `shared`."""
     shared = shared_axes(tensor)
     first = (0,) * len(shared)
     values = tensor.values[first] if hidden is None else np.where(hidden, np.nan, tensor.values)[first]
@@ -277,7 +277,7 @@ def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = Non
 
 
 def page_json(data: Any) -> str:
-    """Return JSON that is safe within a page: ASCII without anything that HTML reads as markup."""
+    """Return JSON that is safe within a page: ASCII, without anything that HTML would read as markup."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
 
 
@@ -326,7 +326,7 @@ def _source(name: str) -> str:
 
 
 def page_style(blocks: Iterable[PageBlock]) -> str:
-    """Return the style of a page from all its files."""
+    """Return the style of a page, combined from all its files."""
     of_blocks = ((block.folder / block.style).read_text(encoding="utf-8") for block in blocks if block.style)
     return "\n".join(
         [*(_source(f"styles/{name}") for name in STYLES), *of_blocks, _source(f"styles/{LAYOUT}")]
@@ -339,7 +339,7 @@ def _hash(text: str) -> str:
 
 
 def _content_security_policy(script: str, style: str, also: str) -> str:
-    """Allow only this script and this style; no text ever becomes markup."""
+    """Allow only this script and this style; text never becomes markup."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; media-src blob:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"

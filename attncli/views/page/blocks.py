@@ -1,4 +1,4 @@
-"""Blocks of the page that features add for classes of results: a section, and the script that fills it."""
+"""Blocks that features add to the page for classes of results: a section and the script that fills it."""
 
 import json
 import posixpath
@@ -17,12 +17,12 @@ from attncli.records.report import Report
 
 @dataclass(frozen=True, kw_only=True)
 class PageBlock:
-    """A section of the page, above the maps if `is_above`, else below them.
+    """A section of the page: above the maps if `is_above`, otherwise below them.
 
     `name` is its id and `label` its name for screen readers. `script` and `style` are files of `folder`. The
     script is a module that exports `show(container, report, data)`; the function `data` computes the last
-    argument, or None for a report without the block. The page does not itself show the report's parts in
-    `replaces`: tables by name, and `picture_maps`.
+    argument, or returns None for a report without the block. The block takes the place of the report's parts
+    in `replaces` (table names and `picture_maps`), which the page then does not show.
     """
 
     name: str
@@ -55,7 +55,7 @@ BLOCKS: LoadedOnUse[PageBlock] = LoadedOnUse(
 
 
 def blocks_of(kind: type[Result]) -> list[PageBlock]:
-    """Return the blocks of a class of results."""
+    """Return the blocks for a class of results."""
     places = PLACES_OF_BLOCKS.get(class_place(kind), ())
     return [BLOCKS[place] for place in places if place in BLOCKS]
 
@@ -63,7 +63,7 @@ def blocks_of(kind: type[Result]) -> list[PageBlock]:
 SOURCES = files("attncli.views.page")
 SHARED = "attn/"
 """The address of a module of the page itself begins with it: `attn/parts/elements.js`."""
-# A module's imports and exports as its source has them: each on lines of their own, by their own names.
+# A module's imports and exports as written in its source: each on its own line, under its own name.
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
 OF_FILE = "attn/page/file.js"
@@ -71,7 +71,7 @@ OF_FILE = "attn/page/file.js"
 
 
 def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, str]:
-    """Return the sources of a module and of its imports, dependencies first."""
+    """Return the sources of a module and its imports, dependencies first."""
     sources: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -90,9 +90,9 @@ def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, st
 
 
 def page_script(blocks: Iterable[PageBlock], first: str = OF_FILE, folder: Traversable = SOURCES) -> str:
-    """Return the modules of a page as one script, because browsers load no modules from files on disk.
+    """Return a page's modules as a single script, because browsers load no modules from files on disk.
 
-    The modules of each block are in a separate scope.
+    The modules of each block have their own scope.
     """
     begins = modules(first, folder)
     last = {name: begins.pop(name) for name in [*begins] if name == first or not name.startswith(SHARED)}
