@@ -74,7 +74,7 @@ class Look:
 
     @property
     def query_box(self) -> Box | None:
-        """The box of the query token on the picture; None for a token outside it, and for words."""
+        """The box of the query token on the picture, or None for words and tokens outside the picture."""
         named = (i for i, token in enumerate(self.tokens) if plain_text(token) == self.query)
         return next((self.picture.boxes[i] for i in named if self.picture.axis == "tokens"), None)
 
@@ -417,7 +417,7 @@ def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLi
 
 
 def lines_with_range(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
-    """Draw the overlay in that many lines, next to the picture if there is no colour, and its range below."""
+    """Draw the overlay in that many lines, under its range; without colour, draw the picture beside it."""
     room = display.columns
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]

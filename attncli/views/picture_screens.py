@@ -51,7 +51,7 @@ def one_look(look: Look, display: Display) -> Elastic:
 
 
 def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
-    """Show groups of tiles in the available lines; if not all fit, evenly spaced ones with the last."""
+    """Show groups of tiles in the available lines; if not all fit, evenly spaced ones including the last."""
     width = display.columns
     whole = 1 + len(TileLines(groups, TILES[0], display))
     most = whole if display.height is None else min(whole, display.height)

@@ -105,9 +105,11 @@ PicturePart = Maps | Curves | Spreads | Overlays | PictureMaps | DrawnBlock
 
 
 def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[PicturePart]]:
-    """The picture of the first screen alone, or what looks at a picture; else the maps of a report, compared
-    ones together, or the statistics of heads; curves; and the figures of the first screen. With `show` those
-    of these parts.
+    """Yield the parts of a report's picture, each as a list of what belongs together.
+
+    A first screen's own picture stands alone. Otherwise, the parts are the looks at pictures or, without any,
+    the maps (compared maps together) or the grids of head statistics; then the curves, and the figures of the
+    first screen. With `show`, only the requested parts are included.
     """
     chosen = chosen_parts(report, show or ("all",))
     screen = first_screen(report.result)
@@ -148,7 +150,7 @@ def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
 
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
-    """Whether it is a map, an output or compared; of many heads the weights alone."""
+    """Return True for a map, an output or a compared tensor; with many heads, only for the weights."""
     if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES, SETTINGS):
         return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
@@ -268,7 +270,7 @@ class MapsBlock:
         is_of_vectors = first.axes[1] == "dim"
         largest = LARGEST_CELL if len(self.matrices) > 1 else LARGEST_CELL_ALONE
         cell = min(largest, size / (num_rows if is_of_vectors else most))
-        # Few keys beside many queries, or the other way round, are drawn wider than their cells are tall.
+        # If keys are few and queries many, or the reverse, the short side is stretched.
         width, height = (
             max(LEAST_MAP, cell * count, min(largest * count, LEAST_SHAPE * cell * most))
             for count in (num_columns, num_rows)

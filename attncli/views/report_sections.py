@@ -71,18 +71,18 @@ class TableLabels:
         return Column(("", in_words(axis)), cells, left=True)
 
     def columns(self, axis: str, count: int) -> list[tuple[str, str]]:
-        """Return a header of two lines for each column."""
+        """Return a two-line header for each column."""
         names = token_texts(axis_tokens(self.report, axis), count, self.column_width)
         return [(str(i), name) if name else ("", str(i)) for i, name in enumerate(names)]
 
     def place(self, axis: str, position: int) -> str:
-        """Return a position and its token, if there is one."""
+        """Return a position, followed by its token if there is one."""
         tokens = axis_tokens(self.report, axis)[position : position + 1] if position >= 0 else ()
         number = str(position + first_position(self.report, axis))
         return " ".join([number, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
 
     def key(self, key: int, weight: float) -> str:
-        """Return a key that a query looks at, with its weight."""
+        """Return a key that a query looks at, and the key's weight."""
         if key < 0:
             return NO_NUMBER
         (name,) = token_texts(axis_tokens(self.report, "key")[key : key + 1], 1, self.column_width)
@@ -90,7 +90,7 @@ class TableLabels:
 
 
 def split_header(name: str) -> tuple[str, str]:
-    """Split a name into the two lines of a header: `max`, `weight`."""
+    """Split a name into the two lines of a header, such as `max` and `weight`."""
     first, _, second = name.rpartition("_")
     return first.replace("_", " "), second
 
@@ -142,24 +142,24 @@ def notes_in(
 
 
 def shortenable_names(report: Report) -> Iterator[str]:
-    """Return the names that a line may shorten: of the model or program, and of files."""
+    """Return the names that a line may shorten: those of the model or program, and of files."""
     yield str(report.spec.get("model") or report.spec.get("program") or "")
     yield from (file_name(report.spec[key]) for key in PATH_KEYS if isinstance(report.spec.get(key), str))
 
 
 def titled(report: Report) -> str:
-    """Return the experiment and its subject, with a single colon."""
+    """Return the experiment and its subject, separated by a single colon."""
     return plain_text(f"{report.experiment}: {report.about.rstrip('.').replace(': ', ', ', 1)}")
 
 
 def model_name(report: Report) -> str:
-    """Return the model's folder or id, or the default one."""
+    """Return the folder or id of the model, or the default model."""
     model = model_setting(report)
     return Path(model).name or model
 
 
 def requested_top(report: Report) -> int | None:
-    """Return the number of heads requested; None for all, or for an invalid number in an edited report."""
+    """Return the requested number of heads, or None for all or for an invalid number in an edited report."""
     top = report.spec.get("top")
     return top if isinstance(top, int) and top > 0 else None
 
@@ -182,7 +182,7 @@ def text_read(report: Report) -> str:
     return str(text)
 
 
-# Columns that hold a position, and its axis.
+# The columns that hold a position, and the axis of each.
 POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}
 MAX_TEXT = 58
 HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern", "rest_pattern")
@@ -196,7 +196,7 @@ def table_title(report: Report, name: str) -> str:
 def statistic_tables(
     statistics: Mapping[str, Statistic], display: Display, labels: TableLabels
 ) -> Iterator[Grid]:
-    """Return each table; then the numbers, with those of the same names in one table."""
+    """Return each table, followed by the numbers, where those with the same names share one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
     report = labels.report
     for name, value in statistics.items():
@@ -228,7 +228,7 @@ def beside_grids(report: Report) -> Mapping[str, Statistic]:
 
 
 def _has_head_rows(table: Table) -> bool:
-    """Return True if each row is of a head; contributions of an MLP or the embedding are not."""
+    """Return True if each row is about a head, unlike the contributions of an MLP or the embedding."""
     return all(row.get(place) is not None for row in table for place in PLACES)
 
 
@@ -271,7 +271,7 @@ def heads_grid(title: str, rows: Sequence[Row], precision: int) -> Grid:
 
 
 def place_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns of a head's place beyond LAYER:HEAD, if they distinguish heads."""
+    """Return the columns for a head's place other than LAYER:HEAD, if they distinguish heads."""
     return [
         Column(("", name), [plain_text(str(row[name])) for row in rows], left=True, repeated=name == "stack")
         for name in _distinguishing_places(rows)
@@ -292,7 +292,7 @@ def _cell(cell: object, precision: int) -> str:
 
 
 def _distinguishing_places(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of a head's place that do not follow from its layer."""
+    """Return the columns for a head's place that do not follow from its layer."""
     places = {(row["layer"], row.get("stack")) for row in rows}
     modules = {row.get("module") for row in rows}
     of_modules = {(row["layer"], row.get("stack"), row.get("module")) for row in rows}
@@ -314,7 +314,7 @@ ROUNDING = 1e-6
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:
-    """Return the index of each row's largest number, the first one among those equal up to rounding."""
+    """Return the index of each row's largest number; among numbers equal up to rounding, the first."""
     numbers = np.where(np.isfinite(values), values, -np.inf)
     top = numbers.max(axis=1, keepdims=True)
     largest: np.ndarray = (numbers >= top - ROUNDING * np.abs(top)).argmax(axis=1)
@@ -324,7 +324,7 @@ def largest_keys(values: np.ndarray) -> np.ndarray:
 def number_columns(
     headers: Sequence[tuple[str, str]], values: np.ndarray, precision: int, footer: Sequence[float] = ()
 ) -> list[Column]:
-    """Return a column for each header, with each row's largest number emphasised and a footer below."""
+    """Return a column for each header, with the largest number of each row emphasised and a footer below."""
     largest = largest_keys(values)
     return [
         Column(
@@ -341,12 +341,12 @@ class TensorTables:
 
     def __init__(self, report: Report, display: Display, labels: TableLabels) -> None:
         self.report, self.display, self.labels = report, display, labels
-        # With thousands of rows, quantiles are shown instead.
+        # If there are thousands of rows, quantiles are shown instead.
         self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
         self.with_statistics = self._statistics_tensor()
 
     def sections(self) -> Iterator[Section]:
-        """Return the sections matrix by matrix; row statistics go beside or below the weights."""
+        """Return the sections, matrix by matrix; row statistics go beside or below the weights."""
         for name, group in groupby(matrices(self.report), key=lambda matrix: matrix.name):
             if name not in self.report.explained:
                 yield from self._matrices(list(group))
@@ -424,7 +424,7 @@ class TensorTables:
         return columns
 
     def _drawing(self, tensor_matrices: Sequence[Matrix]) -> Drawing:
-        """Return a heatmap of all the matrices of a tensor, in place of tables that are too wide."""
+        """Return a heatmap of all matrices of a tensor, which replaces tables that are too wide."""
         from attncli.views.heatmap import draw
 
         figure = draw(self.report, tensor_matrices, self.display)
@@ -456,7 +456,7 @@ class TensorTables:
     def number_lines(self) -> Iterator[Grid]:
         """Return tensors of one axis, side by side if they share it; long ones are thinned, with a note.
 
-        Columns of a table are not repeated, nor are step numbers if other tensors are per step.
+        A table's columns are not repeated, nor are step numbers if there are other tensors per step.
         """
         has_steps = any("step" in tensor.axes for tensor in self.report.tensors.values())
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
@@ -480,7 +480,7 @@ GAP_MARK = "⋮"
 
 
 def step_sections(report: Report, labels: TableLabels, only: int | None = None) -> Iterator[Section]:
-    """Return each step under its number, or just the step of that number."""
+    """Return each step under its number, or only the step with the requested number."""
     for number, step in enumerate(report.steps, start=1):
         if only not in (None, number):
             continue
@@ -496,7 +496,7 @@ def step_sections(report: Report, labels: TableLabels, only: int | None = None) 
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> Iterator[Section]:
-    """Return one line for all shapes; a table if strides matter."""
+    """Return one line with all shapes, or a table if strides matter."""
     if any(shape.strides is not None for shape in shapes):
         texts = {
             "axes": [plain_text(" × ".join(shape.axes)) for shape in shapes],
@@ -515,7 +515,7 @@ def _tuple(sizes: tuple[int, ...]) -> str:
 
 
 def _terms_grid(table: Terms, labels: TableLabels) -> Grid:
-    """Return the terms; the title counts the rows left out, and a mark shows where."""
+    """Return the terms; the title counts the rows left out, and a mark shows where they were."""
     has_text = len(table.columns) > 1 and table.columns[1] == "text"
     columns = []
     for place in range(2 if has_text else 1, len(table.columns)):
@@ -532,7 +532,7 @@ def _terms_grid(table: Terms, labels: TableLabels) -> Grid:
 
 
 def _names(table: Terms, text_width: int | None) -> list[str]:
-    """Return the position that each row is about, and its token (width 0: none)."""
+    """Return the position that each row is about and the token there (width 0: no token)."""
     width = max((len(str(row[0])) for row in table.rows if isinstance(row[0], int)), default=0)
     names = []
     for row in table.rows:
@@ -543,7 +543,7 @@ def _names(table: Terms, text_width: int | None) -> list[str]:
 
 
 def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
-    """Return the cells, with a mark where rows are left out."""
+    """Return the cells, with a mark where rows were left out."""
     if table.count == len(table.rows) or not all(isinstance(row[0], int) for row in table.rows):
         return cells
     positions = [int(row[0] or 0) for row in table.rows]
@@ -562,7 +562,7 @@ def _values(step: Step, precision: int) -> Iterator[NamedValues]:
 
 
 def _number(value: Cell, precision: int) -> str:
-    """Return a number, or zero for mere rounding errors, whose digits differ between processors."""
+    """Return a number, or zero for a mere rounding error, whose digits differ between processors."""
     if isinstance(value, float) and 0 < abs(value) < ROUNDING:
         return f"below {ROUNDING:.0e}"
     return scalar(value, precision)

@@ -1,4 +1,4 @@
-"""First screens of attention, pictures, lessons and stores; their first lines and notes."""
+"""First screens of attention, pictures, lessons and stores, with their first lines and notes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,16 +32,16 @@ from attncli.views.texts import (
 )
 
 NOTE_LINES = 3
-# Settings that usually have the value of another one.
+# Settings that usually have the same value as another setting.
 FOLLOWS = {"value_dim": "head_dim", "num_kv_heads": "num_heads"}
 USUAL = {"embedding": ("random", "gaussian")}
 SIZES = ("embed_dim", "num_heads", "head_dim")
-# They are elsewhere in the first lines.
+# Settings that appear elsewhere in the first lines.
 SHOWN_ELSEWHERE = ("file", "seed")
 
 
 def _settings(report: Report) -> Iterator[str]:
-    """Return the sizes in the heading, and the heading's settings with unusual values."""
+    """Yield the sizes in the heading, and the settings in the heading that have unusual values."""
     spec = report.spec
     for key in spec_class_of(report.experiment, report.spec).heading_keys:
         if (
@@ -54,25 +54,25 @@ def _settings(report: Report) -> Iterator[str]:
 
 
 def _is_usual(report: Report, key: str) -> bool:
-    """Return True if a setting has its default, or follows from another one."""
+    """Return True if a setting has its default value or follows from another setting."""
     value = report.spec[key]
     default = spec_class_of(report.experiment, report.spec).model_fields[key].default
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
 
 
 LEAST_ROWS = 3
-MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
-COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells of a token above a column, tried until all columns fit.
-CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
-LEAST_WIDTH = 6  # Cells that a column takes at least, with the gap before it.
-MANY_KEYS = 50  # From here on weights are small enough for a decimal more.
+MOST_ROWS, FIRST_ROWS = 10, 8  # The most rows that a matrix shows whole, and how many of a longer one.
+COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells for a token above a column, tried until all columns fit.
+CUT_WIDTH, CUT_LABEL = 7, 12  # Terminal cells for tokens if not all columns fit.
+LEAST_WIDTH = 6  # The minimum width of a column, including the gap before it.
+MANY_KEYS = 50  # From here on, weights are small enough to need one more decimal.
 MOST_AT = ("most", "at")
 PLACE_NAMES = {"batch": "sequence"}
 PLURALS = {"query": "queries"}
 
 
 class MatrixPart:
-    """The rows and columns of a matrix that fit the display; the same for several matrices of one size."""
+    """The rows and columns of a matrix that fit the display, which matrices of equal size share."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class MatrixPart:
         self.num_queries, self.num_keys = first.values.shape
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
         self.rows = min(rows, self.num_queries)
-        # On a terminal, the last queries of a causal matrix, which see the most keys.
+        # On a terminal, show the last queries of a causal matrix, which see the most keys.
         self.first = self.num_queries - self.rows if display.height is not None and first.is_causal else 0
         self.values = np.concatenate([matrix.drawn[self.shown] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
@@ -102,7 +102,7 @@ class MatrixPart:
         return slice(self.first, self.first + self.rows)
 
     def _whole(self) -> Grid | None:
-        """Return every key with as much of its token as fits; None if the keys do not fit."""
+        """Return every key with as much of its token as fits, or None if the keys do not fit."""
         if self.num_keys * LEAST_WIDTH > self.width:
             return None
         for width in COLUMN_WIDTHS:
@@ -135,7 +135,7 @@ class MatrixPart:
         return number_columns(headers, self.values, self.precision)
 
     def left_out(self, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
-        """Yield what is not shown, such as `queries 10-199`; `sizes` are of leading axes."""
+        """Yield what is not shown, such as `queries 10-199`; `sizes` are the sizes of the leading axes."""
         num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
         left_out = {name: (1, size) for name, size in (sizes or {}).items()}
         rows = (0, self.first) if self.first else (self.rows, self.num_queries)
@@ -155,15 +155,15 @@ def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = 
 
 
 MAP_LINES, PICTURE_LINES, TILE_LINES = 12, 19, 12
-EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour.
-ROOM = 11  # Lines for the rows of the weights and the notes together.
+EVEN = 1.2  # Blocks of random tokens differ by less than this, so their map has only one colour.
+ROOM = 11  # The number of lines shared by the rows of the weights and the notes.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Element):
-    """The text and the sizes; for a report without an experiment, its heading."""
+    """The text and the sizes or, for a report without an experiment, its heading."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         if report.experiment not in SPECS:
@@ -176,7 +176,7 @@ class Opening(Element):
             room = (room - len(ARROW)) // 2
         texts = [shortened(text, max(room, 1)) for text in texts if text]
         yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
-        # On two lines if one is too short.
+        # On two lines if a single line is too short.
         lines = [", ".join([*token_counts(report), *_settings(report)]), untrained(report)]
         whole = "   ".join(filter(None, lines))
         for line in [whole] if cell_len(whole) <= width else filter(None, lines):
@@ -185,7 +185,7 @@ class Opening(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class LooksAtPictures(Element):
-    """Where the model looks in each picture, usually with `lines` lines each; only the first `most`."""
+    """Where the model looks in each of at most `most` pictures, usually with `lines` lines each."""
 
     lines: int = TILE_LINES
     most: int | None = None
@@ -199,7 +199,7 @@ class LooksAtPictures(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureRows(Element):
-    """The first pictures of a survey, with maps over them."""
+    """The first pictures of a survey, overlaid with maps."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         if report.picture_maps is not None:
@@ -226,7 +226,7 @@ class WholeMatrix(Element):
 class FirstWeights(Element):
     """The weights of the first head and how to read a row; for a long text, the map of its blocks.
 
-    With `has_pictures`, the looks at each picture, if there are any.
+    With `has_pictures`, it also shows the looks at each picture, if there are any.
     """
 
     has_pictures: bool = False
@@ -244,7 +244,7 @@ def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor
 
 
 def lines_for_notes(report: Report) -> int:
-    """Return the lines that the rows of the weights leave for notes."""
+    """Return the number of lines that the rows of the weights leave for notes."""
     weights, _ = _weights_and_pooled(report)
     return NOTE_LINES if weights is None or pictured(report) else ROOM - min(len(report.tokens), MOST_ROWS)
 
@@ -293,7 +293,7 @@ def weights_part(
 
 
 def _place(tensor: NamedTensor) -> Iterator[str]:
-    """`head 0 of 8`: which matrix of several is shown."""
+    """Return which of several matrices is shown, like `head 0 of 8`."""
     for axis, size in zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True):
         if size > 1:
             yield f"{PLACE_NAMES.get(axis, axis)} 0 of {size}"
@@ -316,7 +316,7 @@ def _how_to_read(report: Report, part: MatrixPart) -> str:
 
 
 def _name(report: Report, axis: str, place: int, noun: str) -> str:
-    """`token 5, "street",`."""
+    """Return a token with its position, like `token 5, "street",`."""
     tokens = axis_tokens(report, axis)
     return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
 

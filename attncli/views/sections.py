@@ -1,4 +1,4 @@
-"""Sections before layout: texts, tables and drawings, and parts that adapt to the available lines."""
+"""Sections before layout: texts, tables, drawings, and parts that adapt to the available lines."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines.
+    """A text: the `title` of a report or of a `step`, `prose`, or lines in `bold` or `dim`.
 
     A blank line comes before a step, prose and its `lead`, but not before a `line` or a dim `note`, which are
     sentences.
@@ -24,7 +24,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class NamedValues:
-    """Sentences and single numbers by name."""
+    """Sentences and single numbers, by name."""
 
     sentences: Mapping[str, str]
     numbers: Mapping[str, str]
@@ -32,9 +32,9 @@ class NamedValues:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, the cells, their alignment, and the rows in bold.
+    """A header of one or two lines, the cells, their alignment, and which rows are bold.
 
-    If the columns are split into groups, `repeated` columns lead each group, like labels.
+    If the columns are split into groups, a `repeated` column leads each group, as the labels do.
     """
 
     header: tuple[str, ...]
@@ -45,13 +45,13 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Return the terminal cells of its widest line."""
+        """The number of terminal cells of its widest line."""
         return max(map(cell_len, (*self.header, *self.cells)), default=0)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: an optional title, row labels, and columns."""
+    """A table with an optional title, row labels, and columns."""
 
     title: str
     label: Column
@@ -74,7 +74,7 @@ class Grid:
         return [[*leading, *columns[a:b]] for a, b in pairwise([*starts, len(columns)])]
 
     def fits(self, width: int | None) -> bool:
-        """Return True if all columns fit in one group."""
+        """Return True if all columns fit into one group."""
         return len(self.groups(width)) == 1
 
     def first_group(self, width: int | None) -> "Grid":
@@ -102,10 +102,10 @@ LEAST_ROWS = LEAST_LINES = 3
 class Elastic:
     """A part of a first screen with a variable number of rows: lines of a table, a map, or notes.
 
-    `of` makes the part for a number of rows. It has its `usual` rows if the height is unknown. In a terminal
-    it has `least` rows (0: it may be left out), then up to its usual number, then up to `most` rows, as space
-    allows; parts with a lower `rank` come first. `most` is also the number of rows that exist and caps the
-    others.
+    `of` makes the part for a number of rows. If the height is unknown, it has its `usual` rows. In a
+    terminal, it has `least` rows (0: it may be left out), then up to its usual number, then up to `most`
+    rows, as space allows; parts with a lower `rank` come first. `most` is also the number of rows that exist,
+    and so limits the other numbers.
     """
 
     of: Callable[[int], Iterable[Section]]

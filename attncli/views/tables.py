@@ -1,4 +1,4 @@
-"""Reports as tables: the first screen or all sections, on a terminal or as Markdown."""
+"""Reports as tables: the first screen or all sections, for a terminal or as Markdown."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from attncli.views.texts import default_model, heading, sentences, setting, shor
 
 
 def shown_names() -> set[str]:
-    """Return the names of the tables, numbers and tensors on first screens."""
+    """Return the names of the tables, numbers and tensors on all first screens."""
     return {*chain.from_iterable(kind.names() for kind in KINDS.values())}
 
 
@@ -48,7 +48,7 @@ def suits(report: Report) -> bool:
 
 
 def empty_parts(report: Report) -> dict[str, str]:
-    """Return the reasons why tables of the report are empty, by name, if that is a result."""
+    """Return the reasons why tables of the report are empty, by table name, where emptiness is a result."""
     screen = first_screen(report.result)
     reasons = {} if screen is None else screen.if_empty
     return {name: reason for name, reason in reasons.items() if name not in report.statistics}
@@ -85,12 +85,12 @@ def _next_line(name: str, steps: Sequence[str]) -> str:
 
 
 def _uses_default_model(report: Report) -> bool:
-    """Return True if the report uses the shipped model by default: users have other models."""
+    """Return True if the report uses the shipped model because none was named: users have other models."""
     return report.spec.get("model") is None and default_model(report) is not None
 
 
 def _with_head(step: str, report: Report) -> str:
-    """Insert a head into a step: the one that the screen recommends, or the report's first."""
+    """Insert a head into a step: the head that the screen recommends, or the report's first."""
     if step != ONE_HEAD:
         return step
     screen = first_screen(report.result)
@@ -102,7 +102,7 @@ def _with_head(step: str, report: Report) -> str:
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
-    """Return True unless a step shows a part that is already shown."""
+    """Return True unless the step shows a part that is already shown."""
     flag, _, value = step.partition(" ")
     return flag != "--show" or not ("all" in shown_parts or {*value.split(",")} <= {*shown_parts})
 
@@ -110,7 +110,7 @@ def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
 def _is_new(step: str, report: Report) -> bool:
     flag, _, value = step.partition(" ")
     key = flag.removeprefix("--").replace("-", "_")
-    if step == ONE_HEAD:  # of whose settings it follows whether it is offered
+    if step == ONE_HEAD:  # the settings of the head decide whether this step is offered
         return True
     if flag == "--show":
         return {*value.split(",")} <= {*parts_of(report), "all"}
@@ -120,7 +120,7 @@ def _is_new(step: str, report: Report) -> bool:
     spec = known_spec_class(report.experiment, report.spec)
     if spec is None or key not in spec.model_fields:
         return True
-    # Some defaults follow from settings before them, or from a file; a report may lack either.
+    # Some defaults follow from earlier settings or from a file; a report may lack either.
     settings: dict[str, Any] = {}
     default = None
     for name, setting_field in spec.model_fields.items():
@@ -144,7 +144,7 @@ FIRST_SCREENS: LoadedOnUse[FirstScreen] = LoadedOnUse(SCREEN_PLACES)
 
 
 def first_screen(result: Result) -> FirstScreen | None:
-    """Return the first screen of a result; None for a class without one."""
+    """Return the first screen of a result, or None for a class without one."""
     return FIRST_SCREENS.get(class_place(type(result)))
 
 
@@ -157,7 +157,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
         names = [name for name in display.show if name not in (*part_names(report), *reasons)]
         for sentence in missing_parts(report, names, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
-        if display.height is not None:  # on a terminal, where the first lines may be gone
+        if display.height is not None:  # on a terminal, where the first lines may have scrolled away
             yield from next_steps(report, display, display.show)
     elif report.steps:
         yield from _explanation(report, display)
@@ -171,7 +171,7 @@ def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     screen = first_screen(report.result)
     if screen is None or not screen.suits(report):
         return []
-    # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
+    # As wide as the terminal; in a pipe, as wide as most terminals, so that both print the same lines.
     width = display.columns
     screen_display = replace(display, width=width, precision=display.screen_precision)
     return list(screen.sections(report, screen_display))
@@ -187,7 +187,7 @@ def _explanation(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:
-    """Return heading, steps, tensors with row statistics, other statistics, and notes."""
+    """Return the heading, steps, tensors with row statistics, other statistics, and notes."""
     yield Paragraph(heading(report), "title")
     if report.missing:
         yield Paragraph(plain_text(report.missing), "line")
@@ -216,7 +216,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _pictures(report: Report, display: Display) -> Iterator[Drawing]:
-    """Return the looks at each picture, and the maps over several."""
+    """Return the looks at each picture, and the maps over several pictures."""
     from attncli.views.overlays import whole_lines
     from attncli.views.picture_maps import maps_lines
 
@@ -229,7 +229,7 @@ def _pictures(report: Report, display: Display) -> Iterator[Drawing]:
 def _long_tokens(
     report: Report, width: int | None, mentioned: Mapping[tuple[str, int], str]
 ) -> Iterator[str]:
-    """Return the tokens that labels shorten and no picture has mentioned."""
+    """Return the tokens that labels shorten and that no picture has mentioned."""
     for name, tokens in (("token", report.tokens), ("context token", report.context_tokens)):
         for i, token in enumerate(map(plain_text, tokens)):
             if shortened(token, width) != token and (name, i) not in mentioned:
@@ -250,7 +250,7 @@ MOST_DIMS = 8
 
 
 def write_markdown(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Write each report under its heading, with whole tables except for vectors of many dims."""
+    """Write each report under its heading, with whole tables except for vectors with many dimensions."""
     whole = replace(display, width=None, colors="none", most_dims=MOST_DIMS)
     for number, report in enumerate(reports):
         blocks = (block for section in sections(report, whole) for block in markdown_blocks(section) if block)

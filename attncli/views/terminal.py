@@ -1,4 +1,4 @@
-"""Pictures in a terminal: maps of half-blocks or characters, curves of braille dots."""
+"""Pictures in a terminal: maps made of half-blocks or characters, and curves made of braille dots."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -29,7 +29,7 @@ SHAPES = (UPPER, LOWER, NO_CELL)
 
 
 def _sequences(parameters: Sequence[str]) -> list[str]:
-    """Return the escape sequence of each level, and an empty one for an unchanged colour."""
+    """Return the escape sequence of each level, and an empty string for an unchanged colour."""
     return [*(f"\x1b[{parameter}m" for parameter in parameters), ""]
 
 
@@ -41,7 +41,7 @@ def _changes(levels: np.ndarray, palette: Palette) -> np.ndarray:
 
 
 def cell_texts(palette: Palette, cell_width: int) -> list[str]:
-    """Return the characters of a cell at each level; a stroke for missing numbers."""
+    """Return the characters of a cell at each level, with a stroke for missing numbers."""
     texts = [character * cell_width for _, character in palette.fills]
     texts[NONE] = NO_CELL.ljust(cell_width)
     return texts
@@ -59,7 +59,7 @@ def half_blocks(levels: np.ndarray, none: int = NONE) -> tuple[np.ndarray, np.nd
     """Return one line per two rows, one character per column: its index in SHAPES, its ink and its paper.
 
     Missing numbers have the level `none`, the terminal's background, so the other half is drawn as the
-    foreground; a stroke if both halves are missing.
+    foreground; if both halves are missing, the character is a stroke.
     """
     if len(levels) % 2:
         levels = np.vstack([levels, np.full(levels.shape[1], none)])
@@ -70,26 +70,26 @@ def half_blocks(levels: np.ndarray, none: int = NONE) -> tuple[np.ndarray, np.nd
 
 
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
-    """Return lines of half-blocks: upper and lower half each in its own colour."""
+    """Return lines of half-blocks, with each upper and lower half in its own colour."""
     shapes, *colours = half_blocks(levels, len(palette.foregrounds) - 1)
     inks, papers = (_changes(each, palette) for each in colours)
     foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
-    # A background and the shape on it in one text: fewer pieces to join.
+    # The background and the shape on it form one string, so that there are fewer pieces to join.
     cells = [background + shape for shape in SHAPES for background in backgrounds]
     places = (papers + shapes * len(backgrounds)).tolist()
     return [_joined(foregrounds, cells, *row) + RESET for row in zip(inks.tolist(), places, strict=True)]
 
 
 def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seconds: list[int]) -> str:
-    """Join texts of the two lists alternately, each by its index."""
+    """Join strings from the two lists alternately, each by its index."""
     pairs = zip(map(first.__getitem__, firsts), map(second.__getitem__, seconds), strict=True)
     return "".join(chain.from_iterable(pairs))
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
-    """Return one line per row without colour: a character for the tenth of the map at each position.
+    """Return one line per row without colour, with a character for the tenth of the map at each position.
 
-    A blank separates cells of more than two characters.
+    A space separates cells of more than two characters.
     """
     numbers = np.where(np.isnan(places), 0, places)
     tenths = np.minimum((numbers * len(RAMP)).astype(int), len(RAMP) - 1)
@@ -103,7 +103,7 @@ def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
 def map_lines(
     places: np.ndarray, display: Display, *, is_diverging: bool, cell_width: int = 1, rows_per_line: int = 1
 ) -> list[ScreenLine]:
-    """Return a map in its colours: cells of that many characters, or two rows per line."""
+    """Return a map in its colours, with cells of that many characters or with two rows per line."""
     if not display.has_color:
         texts = character_lines(places, cell_width)
     elif rows_per_line == 2:
@@ -116,7 +116,7 @@ def map_lines(
 def colour_bar(
     ends: tuple[str, str], cells: int, display: Display, *, is_diverging: bool, rows_per_line: int
 ) -> ScreenLine:
-    """Return `0.0000 [bar] 1.0000`: the whole colour map, drawn like the cells of a map."""
+    """Return a line like `0.0000 [bar] 1.0000`, with the whole colour map drawn like the cells of a map."""
     if display.has_color:
         places = np.linspace(0, 1, cells)[np.newaxis].repeat(rows_per_line, axis=0)
         (bar,) = map_lines(places, display, is_diverging=is_diverging, rows_per_line=rows_per_line)
@@ -127,35 +127,35 @@ def colour_bar(
 
 ACROSS, DOWN = 2, 4
 BRAILLE = 0x2800
-# The bit of each dot of a braille character, row by row from the top.
+# The bit of each dot in a braille character, row by row from the top.
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 INK = "\x1b[36m"
 ROWS, SMALL_ROWS = 11, 7
 MOST_COLUMNS = 100
-LABEL_CELLS = 13  # The numbers beside an axis, and the axis.
+LABEL_CELLS = 13  # The width of the numbers beside an axis, and of the axis.
 SMALL_COLUMNS = 14, 30
 GAP = 2
 
 
 class AxisRange(NamedTuple):
-    """The least and the greatest number of an axis."""
+    """The smallest and the largest number on an axis."""
 
     low: float
     high: float
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Return positions from 0 at the low end to 1 at the high end; 0.5 if the ends are equal."""
+        """Return positions from 0 at the low end to 1 at the high end, or 0.5 if the ends are equal."""
         span = self.high - self.low
         return (numbers - self.low) / span if span > 0 else np.full(len(numbers), 0.5)
 
 
 def axis_range(numbers: np.ndarray) -> AxisRange:
-    """Return the least and the greatest of the numbers, ignoring NaN."""
+    """Return the smallest and the largest number, ignoring NaN."""
     return AxisRange(float(np.nanmin(numbers)), float(np.nanmax(numbers)))
 
 
 def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
-    """Return a line chart per curve; charts of a table's rows are side by side with one y axis."""
+    """Return a line chart for each curve; charts of a table's rows are side by side and share a y axis."""
     for group in report_curves(report):
         title = styled(group.title, BOLD, display.has_color)
         if group.is_of_rows:
@@ -184,7 +184,7 @@ def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
 
 
 def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
-    """Return the number of charts that fit side by side, at least one."""
+    """Return the number of charts that fit side by side, which is at least one."""
     used, across = 0, 0
     for lines in charts:
         used += max(line.cells for line in lines) + (GAP if across else 0)
@@ -195,7 +195,7 @@ def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
 
 
 def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Display) -> list[ScreenLine]:
-    """Draw the curve between its axes; `ends` are the ends of y, so that charts can share them."""
+    """Draw the curve between its axes; `ends` are the ends of the y axis, so that charts can share them."""
     across = axis_range(curve.x)
     lines = dotted_lines(across.places(curve.x), ends.places(curve.y), columns, rows)
     labels = [""] * rows
@@ -215,14 +215,14 @@ def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Displ
 
 
 def dotted_lines(x: np.ndarray, y: np.ndarray, columns: int, rows: int) -> list[str]:
-    """Draw a polyline through points with positions from 0 to 1, in that many characters.
+    """Draw a polyline through points whose positions are from 0 to 1, in that many characters.
 
-    It is interrupted at points whose position is NaN.
+    The line is interrupted at points whose position is NaN.
     """
     grid = np.zeros((rows * DOWN, columns * ACROSS), dtype=bool)
     size = max(grid.shape)
     along, up = x * (grid.shape[1] - 1), y * (grid.shape[0] - 1)
-    # Steps of less than a dot between each point and the next.
+    # Steps of less than one dot between each point and the next.
     parts = np.concatenate([np.linspace(i, i + 1, 2 * size) for i in range(len(x) - 1)] or [np.zeros(1)])
     positions = np.arange(len(x))
     lines = np.stack([np.interp(parts, positions, places) for places in (along, up)])

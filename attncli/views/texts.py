@@ -1,4 +1,4 @@
-"""Text of reports: numbers, lines and blocks of text, labels of axes, titles and settings."""
+"""The text of reports: numbers, lines and blocks of text, axis labels, titles and settings."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,35 +52,35 @@ DECIMALS = 2
 
 
 def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
-    """Return `±0.01`, half of a mean's interval, or an empty text without an interval."""
+    """Return `±0.01`, half of a mean's interval, or an empty string if there is no interval."""
     if not isinstance(mean, float) or not isinstance(upper, float) or isnan(upper - mean):
         return ""
     return f"±{fixed(upper - mean, precision)}"
 
 
 def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:
-    """Format the ends of a range; one that rounds to zero beside the other is 0, except on a log scale."""
+    """Format the ends of a range; an end that rounds to zero beside the other is 0, except on a log scale."""
     least = 0.0 if scale == "log" else 0.5 * 10**-precision * max(abs(low), abs(high))
     first, last = (scalar(0.0 if abs(end) < least else end, precision) for end in (low, high))
     return first, last
 
 
 def scalar(value: Any, precision: int) -> str:
-    """Format a single number: like `fixed`, but with an exponent if it would round to zero."""
+    """Format a single number like `fixed`, but with an exponent if it would round to zero."""
     if isinstance(value, float) and value != 0 and abs(value) < 0.5 * 10**-precision:
         return f"{value:.{precision}e}"
     return fixed(value, precision)
 
 
 def weight_text(weight: object, precision: int) -> str:
-    """Format a weight; below 0.1 it has two significant digits."""
+    """Format a weight; weights below 0.1 get two significant digits."""
     number = float(str(weight))
     rounded = fixed(number, precision)
     return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
 
 
 def sentences(tokens: Mapping[tuple[str, int], str]) -> list[str]:
-    """`token 12 is self-contradictory`."""
+    """Yield sentences like `token 12 is self-contradictory`."""
     return [f"{name} {place} is {text}" for (name, place), text in tokens.items()]
 
 
@@ -89,30 +89,30 @@ EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
 class ScreenLine(NamedTuple):
-    """A text, perhaps with escape sequences, and the cells it takes on the screen."""
+    """A line of text, perhaps with escape sequences, and the number of cells that it takes on the screen."""
 
     text: str
     cells: int
 
 
 def plain_line(text: str) -> ScreenLine:
-    """A line of plain text."""
+    """Return a line of plain text."""
     return ScreenLine(text, cell_len(text))
 
 
 def styled(text: str, style: str, has_color: bool) -> ScreenLine:
-    """Return a line of plain text, bold, dim or coloured if the display has colours."""
+    """Return a line of plain text, in bold, dim or coloured if the display has colours."""
     return ScreenLine(f"{style}{text}{RESET}" if has_color else text, cell_len(text))
 
 
 def wrapped(text: str, width: int | None, style: str, has_color: bool) -> list[ScreenLine]:
-    """Wrap a text to the width, bold or dim."""
+    """Wrap a text to the width, in bold or dim."""
     lines = wrap_cells(text, width) if width is not None else [text]
     return [styled(line, style, has_color) for line in lines]
 
 
 def wrap_cells(text: str, width: int) -> list[str]:
-    """Wrap a text to lines of at most that many cells; longer words continue on the next line."""
+    """Wrap a text into lines of at most that many cells; longer words continue on the next line."""
     lines: list[str] = []
     for word in text.split(" "):
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
@@ -123,7 +123,7 @@ def wrap_cells(text: str, width: int) -> list[str]:
 
 
 def text_columns(texts: Sequence[str], width: int) -> list[str]:
-    """Arrange texts in as many columns as fit; those longer than half the width go below, wrapped."""
+    """Arrange strings in as many columns as fit; those longer than half the width go below, wrapped."""
     short = [text for text in texts if cell_len(text) + 2 <= width // 2]
     size = max(map(cell_len, short), default=0) + 2
     across = max(1, width // size)
@@ -136,7 +136,7 @@ def text_columns(texts: Sequence[str], width: int) -> list[str]:
 
 
 def bar(share: float, width: int) -> str:
-    """Return a bar of that share of the width, to an eighth of a cell."""
+    """Return a bar that covers that share of the width, to an eighth of a cell."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8]
 
@@ -169,7 +169,7 @@ LEAST_TOKEN = 4
 
 
 def shortened(text: str, most: int | None) -> str:
-    """Cut a text to that many cells, with an ellipsis at the end."""
+    """Cut a string to that many cells, with an ellipsis at the end."""
     if most is None or cell_len(text) <= most:
         return text
     return set_cell_size(text, most - 1).rstrip() + "…"
@@ -180,9 +180,9 @@ PIECE = re.compile(r" *(?:\d[\d.,:/]*|\S)")
 
 
 def shortened_text(text: str, most: int) -> str:
-    """Shorten a text to that many cells, with `…` for the words in the middle.
+    """Shorten a text to that many cells, with `…` in place of the words in the middle.
 
-    Words without blanks between them lose characters. Numbers are omitted whole.
+    Words without spaces between them lose characters. Numbers are kept or omitted whole.
     """
     if cell_len(text) <= most:
         return text
@@ -198,7 +198,7 @@ def shortened_text(text: str, most: int) -> str:
 
 
 def _fitting(pieces: Sequence[str], room: int) -> list[str]:
-    """Return the first pieces that fit into that many cells."""
+    """Return the first pieces that fit in that many cells."""
     ends = accumulate(map(cell_len, pieces))
     return [piece for piece, end in zip(pieces, ends, strict=True) if end <= room]
 
@@ -223,7 +223,7 @@ def shortened_heading(text: str, most: int | None, *names: str) -> str:
 
 
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
-    """Return the tokens as plain text of at most that many cells; empty if there are none."""
+    """Return the tokens as plain text of at most that many cells each; empty if there are none."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
 
 
@@ -232,14 +232,14 @@ MARKS = {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk"}
 
 
 def token_in_line(text: str) -> str:
-    """Return a token within a sentence: punctuation and blanks in quotes, as `","`."""
+    """Return a token for use within a sentence: punctuation and spaces are in quotes, like `","`."""
     is_mark = bool(text) and all(category(character) in MARKS for character in text) and "·" not in text
     return f'"{text}"' if is_mark else text
 
 
 @dataclass(frozen=True)
 class LabelledAxis:
-    """An axis of a matrix: its name, its length, and its tokens, if any.
+    """An axis of a matrix: its name, its length, and its tokens, if it has any.
 
     `step`: the number of positions per place, from the `first` to the `last` (-1: not positions). `noun`: the
     word for its tokens.
@@ -255,15 +255,15 @@ class LabelledAxis:
 
     @property
     def digits(self) -> int:
-        """The digits of the last position."""
+        """The number of digits of the last position."""
         return len(str(max(self.last, 0)))
 
     def skipped(self, first_keys: int) -> int:
-        """Return how many of its places hold one of that many first keys; 0 if they are not keys."""
+        """Return how many of its places hold one of that many first keys, or 0 if they are not keys."""
         return min(-(-first_keys // self.step), self.count) if self.name in KEY_AXES else 0
 
     def texts(self, most: int | None) -> list[str]:
-        """Return the tokens as plain text of at most that many cells; empty if there are none."""
+        """Return the tokens as plain text of at most that many cells each; empty if there are none."""
         return token_texts(self.tokens, self.count, most)
 
     def shortened_places(self, most: int | None) -> set[int]:
@@ -272,7 +272,7 @@ class LabelledAxis:
         return {place for place, text in enumerate(texts) if shortened(text, most) != text}
 
     def token_room(self, most: int | None, rows_per_line: int) -> int | None:
-        """Return the cells for one token if the labels of that many rows share a line."""
+        """Return the number of cells for one token if the labels of that many rows share a line."""
         if rows_per_line == 1 or most is None:
             return most
         return max(LEAST_TOKEN, (most - self.digits - 3) // 2)
@@ -296,7 +296,7 @@ class LabelledAxis:
 
 
 def labelled_axes(report: Report, matrix: Matrix) -> tuple[LabelledAxis, LabelledAxis]:
-    """Return rows and columns with their tokens; an axis of blocks counts positions."""
+    """Return the rows and columns with their tokens; an axis of blocks counts positions."""
     (row_axis, column_axis), (num_rows, num_columns) = matrix.axes, matrix.values.shape
     return (
         _labelled_axis(report, row_axis, num_rows, matrix.rows),
@@ -313,26 +313,26 @@ def _labelled_axis(report: Report, name: str, count: int, tokens: tuple[str, ...
 
 
 def _num_positions(report: Report, axis: str) -> int:
-    """Return the number of queries or keys: there is a number, or a token, for each."""
+    """Return the number of queries or keys, each of which has a number or a token."""
     for tensor in report.tensors_of("rows" if axis == "query" else "keys").values():
         if tensor.axes[-1] == axis:
             return int(tensor.values.shape[-1])
     return len(axis_tokens(report, axis))
 
 
-# For reports without an experiment: weights from another tool.
+# For reports without an experiment, such as weights from another tool.
 OTHER_KEYS = ("file", "array", "program", "modules", "calls", "grid")
 ARROW = " -> "
 
 
 def heading(report: Report) -> str:
-    """Return `self: 6 tokens, embedding random, embed_dim 64, ...`."""
+    """Return a heading like `self: 6 tokens, embedding random, embed_dim 64, ...`."""
     parts = _settings(report)
     return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 
 def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
-    """Return `Self-attention, tiny-induction, head 0:2: the cat walks on the street`.
+    """Return a title like `Self-attention, tiny-induction, head 0:2: the cat walks on the street`.
 
     `name` replaces the experiment's title; `without` are the removed heads.
     """
@@ -340,7 +340,7 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
 
 
 def title_lines(report: Report, cells: int) -> list[str]:
-    """Return the title on one line if it fits; else the text, shortened, on a separate line.
+    """Return the title on one line if it fits, otherwise the text, shortened, on its own line.
 
     If the line above the text is too long, the model is omitted, provided that the settings name it.
     """
@@ -356,7 +356,7 @@ def title_lines(report: Report, cells: int) -> list[str]:
 def _title_name(
     report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
 ) -> str:
-    """Return `Self-attention, tiny-induction, head 0:2`."""
+    """Return a title like `Self-attention, tiny-induction, head 0:2`."""
     own = next((kind.title for kind in _classes(report) if kind.title), "")
     spec_class = known_spec_class(report.experiment, report.spec)
     of_settings = spec_class.title_of(report.spec) if spec_class else ""
@@ -372,18 +372,18 @@ def _title_name(
 
 
 def _title_text(report: Report) -> str:
-    """Return the text, and the context that it attends to."""
+    """Return the text and the context that it attends to."""
     return ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
 
 
 def _classes(report: Report) -> Iterable[type[Result]]:
-    """Return the class of the result; without one, the classes of its experiment."""
+    """Return the class of the result or, without one, the classes of its experiment."""
     is_untyped = isinstance(report.result, UntypedResult)
     return experiment_kinds(report.experiment).values() if is_untyped else [type(report.result)]
 
 
 def subtitle(report: Report) -> str:
-    """Return the settings, after what a comparison varies and a note on random weights."""
+    """Return the settings, preceded by what a comparison varies and a note on random weights."""
     lead = [plain_text(report.about)] if any(kind.compares for kind in _classes(report)) else []
     if warning := untrained(report):
         return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
@@ -391,7 +391,7 @@ def subtitle(report: Report) -> str:
 
 
 def untrained(report: Report) -> str:
-    """Return `UNTRAINED (random weights, seed 0)`, or an empty text if nothing was sampled."""
+    """Return `UNTRAINED (random weights, seed 0)`, or an empty string if nothing was sampled."""
     spec = report.spec
     projection, embedding = spec.get("projection"), spec.get("embedding")
     if projection in ("linear", "uniform"):
@@ -402,7 +402,7 @@ def untrained(report: Report) -> str:
 
 
 def nothing_to_draw(report: Report) -> str:
-    """Return the message for a report without matrix and curve, with an alternative."""
+    """Return the message for a report without a matrix or curve, with an alternative."""
     spec_class = known_spec_class(report.experiment, report.spec)
     steps = spec_class.steps_after(report.spec) if spec_class else ()
     others = [step for step in steps if not step.startswith("-")]
@@ -415,7 +415,7 @@ MOST_OF_TOKENS = 60
 
 
 def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
-    """Return the `sentence` or `context` as given, else its tokens in at most that many cells."""
+    """Return the `sentence` or `context` as given, or else its tokens in at most that many cells."""
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if key == "sentence" and report.picture_maps is not None:
@@ -427,7 +427,7 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
         return ""  # the picture, whose name is there
-    if "sources" in report.statistics:  # its tokens are an answer's
+    if "sources" in report.statistics:  # its tokens are those of an answer
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
     if not tokens:
@@ -444,7 +444,7 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
 
 
 def summarises_runs(report: Report) -> bool:
-    """Return True for a summary of runs, even if its class fits only in part."""
+    """Return True for a summary of runs, even if it fits its class only in part."""
     return report.kind in KINDS and KINDS[report.kind].summarises_runs
 
 
@@ -465,17 +465,17 @@ def _settings(report: Report, without: str = "") -> list[str]:
 
 
 def model_setting(report: Report) -> str:
-    """Return the model of a report, by default the shipped one; empty without a model."""
+    """Return a report's model, which is the shipped one by default; empty if there is no model."""
     return str(report.spec.get("model") or default_model(report) or "")
 
 
 def default_model(report: Report) -> str | None:
-    """Return the model that an experiment uses by default; None if it needs none, or one must be named."""
+    """Return the model that an experiment uses by default, or None if it needs none or one must be named."""
     return getattr(SPECS.get(report.experiment), "default_model", None)
 
 
 def token_counts(report: Report) -> list[str]:
-    """Return `6 tokens` and `3 context tokens`, if the report has them."""
+    """Return counts like `6 tokens` and `3 context tokens`, if the report has them."""
     name = token_name(report)
     other = "source" if "sources" in report.statistics else f"context {name}"
     other = "way" if "ways" in report.statistics else other
@@ -484,28 +484,28 @@ def token_counts(report: Report) -> list[str]:
 
 
 def token_name(report: Report) -> str:
-    """Return the word for queries and keys: tokens, or words if they were merged."""
+    """Return the word for queries and keys: tokens, or words if tokens were merged into words."""
     return "word" if report.spec.get("words") else "token"
 
 
 def text_name(report: Report) -> str:
-    """Return the word for the items of a report about many."""
+    """Return the word for the items of a report about many items."""
     return next((what for what, _ in files_of(report)), "text")
 
 
 def _read(report: Report) -> Iterator[tuple[str, ReadingKind]]:
-    """Return the reading that a report was made from besides text, even if it is switched off."""
+    """Return the reading, other than text, that a report was made from, even if it is switched off."""
     for card in (*FEATURES.values(), *installed_features().values()):
         yield from ((what, kind) for what, kind in card.readings.items() if report.spec.get(kind.setting))
 
 
 def files_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Return the reading that a report was made from besides text, and the name of its file."""
+    """Return the reading, other than text, that a report was made from, and the name of its file."""
     return ((what, str(report.spec[kind.setting])) for what, kind in _read(report))
 
 
 def kinds_read(report: Report) -> Iterator[ReadingKind]:
-    """Return the kinds of files that a report was made from besides text."""
+    """Return the kinds of files, other than text, that a report was made from."""
     return (kind for _, kind in _read(report))
 
 
@@ -539,14 +539,14 @@ def named_tokens(report: Report, key: str) -> list[str]:
 
 
 def the_token(name: str) -> str:
-    """Return `'cat'`, `position 4` or `the last token`: the meaning of a name in any text."""
+    """Return the meaning of a name in any text, like `'cat'`, `position 4` or `the last token`."""
     if name == LAST:
         return "the last token"
     return f"position {name}" if POSITION.fullmatch(name) else repr(name)
 
 
 def place_text(spec: Mapping[str, Any]) -> str:
-    """Return `head 5:3`, or `layer 5` for all its heads; empty for a report about neither."""
+    """Return `head 5:3`, or `layer 5` for all heads of a layer; empty for a report about neither."""
     return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
 
 
@@ -554,21 +554,21 @@ STDIN = "standard input"
 
 
 def file_name(file: object) -> str:
-    """Return the name of a file without its folders, `standard input` for `-`."""
+    """Return the name of a file without its folders, or `standard input` for `-`."""
     return STDIN if file == "-" else Path(str(file)).name
 
 
 def file_text(key: str, file: object) -> str:
-    """Return `file notes.txt`, as given; `standard input` for `-`."""
+    """Return `file notes.txt`, with the name as given, or `standard input` for `-`."""
     return STDIN if file == "-" else f"{key} {file}"
 
 
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
-    """Return True for a setting that is present and not a switch at its default."""
+    """Return True for a setting that is present and is not a switch at its default."""
     value = spec.get(key)
     if key == "seed" and not is_sampled(spec):
         return False
-    if key == "head" and spec.get("layer") is not None:  # the two are one name
+    if key == "head" and spec.get("layer") is not None:  # both are one name
         return False
     return value is not None and (key, value) not in (("causal", False), ("softmax", True))
 
@@ -587,7 +587,7 @@ SAMPLED = (
 
 
 def is_sampled(spec: Mapping[str, Any]) -> bool:
-    """Return True if the seed matters: not for a trained model on a given text."""
+    """Return True if the seed matters, which is not the case for a trained model on a given text."""
     is_trained = "allow_download" in spec and spec.get("projection") is None
     return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
 
@@ -606,7 +606,7 @@ def _in_heading(spec: Mapping[str, Any], key: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return the value of a setting in a heading; for a path, its last part."""
+    """Return the value of a setting in a heading; for a path, its last part only."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
     if isinstance(value, bool):
@@ -625,7 +625,7 @@ def readable(report: Report) -> Report:
         labels.setdefault(token, set()).add(label)
 
     def readable_name(token: str) -> str:
-        """Return a token of a table, as in the text if that is unambiguous."""
+        """Return a token of a table as it is in the text, if that is unambiguous."""
         known = labels.get(token, ())
         return next(iter(known)) if len(known) == 1 else readable_token(token, spelling)
 
@@ -666,7 +666,7 @@ def _readable_row(row: Row, readable_name: Callable[[str], str]) -> Row:
 
 
 def _readable_terms(table: Terms, readable_name: Callable[[str], str]) -> Terms:
-    """Make tokens readable in the column `text`."""
+    """Make the tokens in the column `text` readable."""
     if "text" not in table.columns:
         return table
     place = table.columns.index("text")

@@ -35,7 +35,7 @@ from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # numbers with four decimals
-# A step of four decimals is cut into FINE / step parts, so that small weights are exact to some 5 percent.
+# A step of four decimals is cut into FINE / step parts, so that small weights are accurate to about 5 %.
 FINE = 20
 # Below half a step: codes per halving, and halvings. Smaller numbers get the smallest of these codes.
 PER_HALVING, HALVINGS = 4, 20
@@ -59,7 +59,7 @@ def packed(values: np.ndarray) -> str:
 
 
 def encoded(values: np.ndarray) -> dict[str, Any]:
-    """Return an array as the page's script reads it: type, shape, bytes and, for codes, their values."""
+    """Return an array as the page's script reads it: its type, shape, bytes and, for codes, their values."""
     if values.dtype.kind in "iub":
         return _array(values.astype(np.int32))
     if values.size <= MAX_EXACT:
@@ -373,7 +373,7 @@ def json_block(kind: str, data: object) -> str:
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """One page for all reports, with the blocks that they have; each is written as it comes, to a file."""
+    """Write a single page for all reports, with their blocks; each report goes to a file as it arrives."""
     blocks: dict[str, PageBlock] = {}
     headings = []
     with SpooledTemporaryFile(MOST_IN_MEMORY, "w+", encoding="ascii", newline="") as written:
