@@ -1,1 +1,1 @@
-"""Computations on tensors: the attention of a layer, its visibility, the engines, and the statistics."""
+"""Computations on tensors: the attention of a layer, its visibility, the engines, and statistics."""

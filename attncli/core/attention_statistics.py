@@ -1,4 +1,4 @@
-"""`attention_statistics`: exact statistics of attention with memory linear in its length."""
+"""`attention_statistics`: exact statistics of attention, with memory linear in the sequence length."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import torch_threads
 
 LARGEST_SCORE = 6.9e14
-"""Largest score accepted. Beyond it, squares do not fit float32, and weights cannot show differences."""
+"""The largest score accepted. Beyond it, squares overflow float32 and weights cannot show differences."""
 SOFTCAPS = (1e-30, 1e30)
 
 
@@ -31,7 +31,7 @@ def checked_layer(
     softcap: float | None,
     scale: float | None,
 ) -> tuple[AttentionLayer, torch.Size]:
-    """The layer, and the leading axes of the result. Raises ValueError with the name of a bad argument."""
+    """Return the layer and the leading axes of the result. Raises ValueError, naming the bad argument."""
     batch = batch_shape(query, key, value)
     (num_queries, dim), num_keys = query.shape[-2:], key.shape[-2]
     if dim == 0:
@@ -69,7 +69,7 @@ def checked_layer(
         masks = _expanded("key_mask", key_mask, torch.Size([*batch, num_keys])).reshape(
             num_texts, num_heads, num_keys
         )
-        if key_mask.ndim > 1 and key_mask.shape[-2] > 1:  # heads have different masks: each becomes a text
+        if key_mask.ndim > 1 and key_mask.shape[-2] > 1:  # heads have different masks: treat each as a text
             key, value = (shared.repeat_interleave(num_heads // kv_heads, dim=1) for shared in (key, value))
             query, key, value = (tensor.flatten(0, 1).unsqueeze(1) for tensor in (query, key, value))
             logits = None if logits is None else logits.reshape(-1, 1)
@@ -83,7 +83,7 @@ def checked_layer(
 
 
 def _refuse_large_numbers(layer: AttentionLayer) -> None:
-    """Raise ValueError for numbers that are not finite, and for scores that may overflow."""
+    """Raise ValueError for numbers that are not finite and for scores that may overflow."""
     with torch_threads(1):
         lengths = {
             "query": layer.longest_query,
@@ -101,7 +101,10 @@ def _refuse_large_numbers(layer: AttentionLayer) -> None:
 
 
 def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
-    """The leading axes of the result: equal or broadcast from 1; key heads divide query heads."""
+    """Return the leading axes of the result.
+
+    The inputs' axes are equal or broadcast from 1; the number of key heads divides the number of query heads.
+    """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2 or tensor.ndim != query.ndim:
             raise ValueError(
@@ -129,7 +132,7 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
 
 
 def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
-    """Broadcast two leading shapes; the last axis of key may divide that of query."""
+    """Broadcast two leading shapes; the last axis of the key's may divide the query's."""
     grouped = len(query) > 0 and key[-1] > 0 and query[-1] % key[-1] == 0
     fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
     if not all(fits[:-1] if grouped else fits):
@@ -151,9 +154,9 @@ def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class AttentionStatistics:
-    """Statistics of the weights p = exp(score - logsumexp), one row of them per query.
+    """Statistics of the weights p = exp(score - logsumexp), with one row of weights per query.
 
-    `rows` has every statistic of the table ROW_STATISTICS, each of them also an attribute:
+    `rows` holds every statistic in ROW_STATISTICS; each is also available as an attribute:
 
     - entropy: -sum_j p_j ln p_j over the keys (the sink does not count as a key)
     - normalized_entropy: entropy / ln visible; null if only one key is visible
@@ -164,22 +167,25 @@ class AttentionStatistics:
       if a sink takes most of the weight
 
     Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the keys:
-    its index, with causal plus num_keys - num_queries, so that the last query stands at the last key.
-    "Visible" entries are unmasked; hidden ones have weight 0.
+    its index or, if causal, its index + num_keys - num_queries, so that the last query stands at the last
+    key. "Visible" entries are unmasked; hidden ones have weight 0.
 
     Null is NaN in float tensors and -1 in `top_keys`. A query that sees no key has null row statistics,
-    `visible` 0 and an output of zeros, and is left out of every other result. Half precision gives float32
-    numbers.
+    `visible` 0 and an output of zeros, and is left out of every other result. Inputs in half precision give
+    float32 results.
     """
 
     output: Float[Tensor, "*batch query value_dim"] | None
     """sum_j p_j value_j; None without values."""
     logsumexp: Float[Tensor, "*batch query"]
-    """ln sum_j exp(score_j), over the visible keys and the sink."""
+    """ln sum_j exp(score_j) over the visible keys and the sink."""
     rows: Mapping[str, Float[Tensor, "*batch query"]]
-    """Every row statistic by its name."""
+    """Every row statistic, by name."""
     top_keys: Int[Tensor, "*batch query top_k"]
-    """The keys of the largest weights, largest first, ties in order of position; null beyond `visible`."""
+    """The keys with the largest weights, largest first; ties are in order of position.
+
+    Null beyond `visible`.
+    """
     top_weights: Float[Tensor, "*batch query top_k"]
     """The weights of `top_keys`; null beyond `visible`."""
     previous_token: Float[Tensor, "*batch query"]
@@ -187,9 +193,9 @@ class AttentionStatistics:
     visible: Int[Tensor, "*batch query"]
     """The number of keys that each query may see."""
     score_mean: Float[Tensor, "*batch"]
-    """Mean of the (scaled, capped) scores over all visible entries of a head; null without any."""
+    """The mean of the (scaled, capped) scores over all visible entries of a head; null if there are none."""
     score_variance: Float[Tensor, "*batch"]
-    """Unbiased variance of the same scores; null below two entries."""
+    """The unbiased variance of these scores; null if there are fewer than two."""
     score_min: Float[Tensor, "*batch"]
     """The smallest of these scores."""
     score_max: Float[Tensor, "*batch"]
@@ -197,13 +203,13 @@ class AttentionStatistics:
     received_mass: Float[Tensor, "*batch key"] | None
     """sum_i p_ij over the queries i; None unless requested with `keys`."""
     pooled_mean: Float[Tensor, "*batch pooled_query pooled_key"] | None
-    """Mean weight of blocks of ceil(length / pooled) queries and keys; the last blocks are shorter."""
+    """The mean weight in blocks of ceil(length / pooled) queries and keys; the last blocks may be shorter."""
     pooled_max: Float[Tensor, "*batch pooled_query pooled_key"] | None
-    """Largest weight of the same blocks."""
+    """The largest weight in each of these blocks."""
 
     def __getattr__(self, name: str) -> Float[Tensor, "*batch query"]:
-        """A row statistic."""
-        rows = vars(self).get("rows", {})  # not set yet while it is copied or unpickled
+        """Return a row statistic."""
+        rows = vars(self).get("rows", {})  # not set yet during copying or unpickling
         if name not in rows:
             names = ", ".join(rows)
             raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {names}")
@@ -214,7 +220,7 @@ class AttentionStatistics:
         return [*super().__dir__(), *self.rows]
 
     def __repr__(self) -> str:
-        """The mean, minimum and maximum of each row statistic, then the names of the other fields."""
+        """Show the mean, minimum and maximum of each row statistic, then the names of the other fields."""
         shape = " x ".join(map(str, self.logsumexp.shape))
         rows = {**self.rows, "previous_token": self.previous_token, "visible": self.visible}
         width = max(map(len, rows))
@@ -244,7 +250,7 @@ def attention_statistics(
     pooled: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> AttentionStatistics:
-    """`attncli.measure.own_tensors.attention_statistics`, which documents each argument.
+    """Implement `attncli.measure.own_tensors.attention_statistics`, which documents each argument.
 
     Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and settings
     out of range.
@@ -277,7 +283,7 @@ def computed_statistics(
     engine: Callable[..., Computed],
     **settings: Any,
 ) -> AttentionStatistics:
-    """`attention_statistics` with a particular engine, so that tests can compare each with the reference."""
+    """`attention_statistics` with a given engine, so that tests can compare engines with the reference."""
     for name, least, number in (("top_k", 0, top_k), ("pooled", 1, pooled)):
         if number is not None and number < least:
             raise ValueError(f"{name} must be at least {least} (got {number})")

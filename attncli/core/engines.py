@@ -1,4 +1,4 @@
-"""Attention of one layer. The layer's size and the wanted results choose the engine."""
+"""The attention of one layer, computed by an engine chosen by the layer's size and the wanted results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,18 +20,18 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function that computes results of a layer or of given weights, and a test if it suits them."""
+    """A function that computes results of a layer or given weights, and a test of whether it suits them."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]
 
 
 LEAST_KEYS = 1024
-"""Keys per row from which tiles were faster than whole rows in measurements."""
+"""The number of keys per row from which tiles were measured to be faster than whole rows."""
 
 
 def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
-    """True if rows are long and no wanted result needs whole rows, or the layer has no keys at all."""
+    """True if rows are long and no wanted result needs whole rows, or if the layer has no keys at all."""
     if 0 in source.shape:
         return True
     if (
@@ -54,13 +54,13 @@ def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
 def attend_by_tiles(
     layer: AttentionLayer, wanted: Wanted, progress: ProgressCallback | None = None
 ) -> Computed:
-    """Run the engine `tiles`, imported only when used: most runs have no long rows."""
+    """Run the engine `tiles`, which is imported only when used because most runs have no long rows."""
     from attncli.core import tiles
 
     return tiles.attend(layer, wanted, progress)
 
 
-# The first engine that suits is used; the last suits everything.
+# The first engine that suits is used; the last one suits everything.
 ENGINES = {
     "tiles": Engine(attend_by_tiles, is_long),
     "rows": Engine(rows.attend, lambda source, wanted: True),
@@ -69,7 +69,7 @@ ENGINES = {
 
 @cache
 def engines() -> dict[str, Engine]:
-    """Engines from plugins and features that can be imported, then the built-in ones."""
+    """Return the engines of plugins and features that can be imported, followed by the built-in ones."""
     places: dict[str, str] = {}
     for feature in installed_features().values():
         places = dict(feature.engines) | places
@@ -78,12 +78,12 @@ def engines() -> dict[str, Engine]:
 
 
 def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
-    """Name of the first engine that suits."""
+    """Return the name of the first engine that suits."""
     return next(name for name, engine in engines().items() if engine.suits(source, wanted))
 
 
 def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | None = None) -> Computed:
-    """Compute the wanted results of a layer, or of given weights, with the engine that suits.
+    """Compute the wanted results of a layer, or of given weights, with the first engine that suits.
 
     An engine from a feature may ignore `wanted.rest`; `rest` is then computed from whole rows.
     """
@@ -94,17 +94,17 @@ def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | 
 
 
 LEAST_FUSED = 2**22
-"""Scores in a layer (4 heads on 1,024 tokens) from which memory matters: gradients keep all of them."""
+"""The number of scores in a layer above which memory matters: gradients keep all (4 heads, 1,024 tokens)."""
 
 
 def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """weights @ value, in float32 or wider. Differentiable if the layer is."""
+    """Compute weights @ value, in float32 or wider. Differentiable if the layer is."""
     if not is_followed(layer):
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
         return output
     output = None
-    # Fused attention has only first derivatives, and returns NaN for a query that sees no key.
+    # Fused attention supports only first derivatives, and returns NaN for a query that sees no key.
     if prod(layer.shape) >= LEAST_FUSED and layer.visibility.is_seeing and not _is_transformed():
         with torch.autocast(layer.query.device.type, enabled=False):
             output = FusedAttention().output(_widened(layer))
@@ -112,7 +112,7 @@ def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query va
 
 
 def attention_weights(layer: AttentionLayer) -> Float[Tensor, "text head query key"]:
-    """softmax(score), 0 on keys that a query does not see. Differentiable if the layer is."""
+    """Compute softmax(score), with 0 for keys that a query does not see. Differentiable if the layer is."""
     if is_followed(layer):
         return _weights_with_gradients(layer)
     weights = attend(layer, Wanted(weights=True)).weights
@@ -121,7 +121,10 @@ def attention_weights(layer: AttentionLayer) -> Float[Tensor, "text head query k
 
 
 def is_followed(layer: AttentionLayer) -> bool:
-    """True if autograd tracks the layer. If it does, engines cannot be used: autograd does not track them."""
+    """True if autograd tracks the layer.
+
+    If so, no engine can be used, because autograd does not track engines.
+    """
     if _is_transformed():
         return True
     tensors = (layer.query, layer.key, layer.value, layer.rules.bias, layer.rules.sink)
@@ -134,7 +137,7 @@ def _is_transformed() -> bool:
 
 
 def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """softmax(score) value from the whole matrix of scores: memory grows with the square of the length."""
+    """Compute softmax(score) value from the whole score matrix; memory is quadratic in the length."""
     _, value = layer.expanded()
     weights = _weights_with_gradients(layer)
     with torch.autocast(layer.query.device.type, enabled=False):
@@ -161,7 +164,7 @@ def _weights_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head q
 
 
 def _widened(layer: AttentionLayer) -> AttentionLayer:
-    """The layer in the dtype that engines compute in: float32 for half precision."""
+    """Return the layer in the dtype that engines compute in: float32 for half precision."""
     if layer.query.dtype == layer.like.dtype:
         return layer
     parts = {name: getattr(layer, name).to(layer.like.dtype) for name in ("query", "key", "value")}
@@ -169,15 +172,15 @@ def _widened(layer: AttentionLayer) -> AttentionLayer:
 
 
 MOST_MASKED = 2**24
-"""Largest mask, in entries, passed to fused attention: 4,096 queries by 4,096 keys."""
+"""The largest mask, in entries, passed to fused attention: 4,096 queries by 4,096 keys."""
 MASKED_QUERIES = 128
-"""Queries per masked block: keys hidden from a whole block cost nothing."""
+"""The number of queries per masked block. Keys hidden from a whole block cost nothing."""
 
 KeyColumns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
 
 
 class Masked(NamedTuple):
-    """Some queries, the keys that any of them sees, and their mask: 0 where a query sees a key, else -inf."""
+    """Some queries, the keys that any of them sees, and their mask: 0 where seen, -inf elsewhere."""
 
     queries: slice
     keys: slice | Int[Tensor, " key"]
@@ -185,10 +188,10 @@ class Masked(NamedTuple):
 
 
 class FusedAttention:
-    """softmax(scale q k) v by torch, without a matrix of weights.
+    """softmax(scale q k) v, computed by torch without a matrix of weights.
 
-    The masks of the last layer are cached, since neighbouring layers share them. `columns` may name the keys
-    that some queries see more precisely than the visibility's span.
+    The masks of the last layer are cached, because neighbouring layers share them. `columns` may name the
+    keys that some queries see more precisely than the visibility's span.
     """
 
     def __init__(self, columns: KeyColumns | None = None) -> None:
@@ -196,11 +199,11 @@ class FusedAttention:
         self._last_masks: tuple[Visibility, list[Masked]] | None = None
 
     def forget(self) -> None:
-        """Drop the cached masks after a run."""
+        """Drop the cached masks once a run has ended."""
         self._last_masks = None
 
     def output(self, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"] | None:
-        """Output of a layer, or None if its scores have rules that torch does not support."""
+        """Return the output of a layer, or None if torch does not support the rules of its scores."""
         seen = layer.visibility
         is_whole = seen.window is None and seen.key_mask is None and seen.rule is None
         is_square = seen.causal and seen.num_queries == seen.num_keys > 1
@@ -208,7 +211,7 @@ class FusedAttention:
         needs_mask = not sees_all and not (is_whole and is_square)
         if layer.rules != PLAIN or (needs_mask and seen.num_queries * seen.num_keys > MOST_MASKED):
             return None
-        # With a mask and shared keys, torch has a fused kernel only on the CPU.
+        # For a mask with shared keys, torch has a fused kernel only on the CPU.
         shares = layer.group > 1 and (not needs_mask or layer.query.device.type == "cpu")
         key, value = (layer.key, layer.value) if shares or layer.group == 1 else layer.expanded()
         fused = partial(nn.functional.scaled_dot_product_attention, scale=layer.scale, enable_gqa=shares)
@@ -227,7 +230,7 @@ class FusedAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def _masks(self, layer: AttentionLayer) -> list[Masked]:
-        """Masks of the layer: several blocks of queries if their keys differ, else one."""
+        """Return the layer's masks: one per block of queries if their keys differ, otherwise a single one."""
         seen, query = layer.visibility, layer.query
         if self._last_masks is None or self._last_masks[0] is not seen:
             size = MASKED_QUERIES if seen.causal or seen.window is not None else seen.num_queries

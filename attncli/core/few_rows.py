@@ -1,4 +1,4 @@
-"""Products of a few vectors with rows of a half-precision weight."""
+"""Products of a few vectors with the rows of a half-precision weight."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 from attncli.core.runtime import FEW_ROWS, library
 
 MOST_ROWS = 8
-"""Vectors up to which the compiled product is faster than widening the weight for torch."""
+"""The number of vectors up to which the compiled product is faster than widening the weight for torch."""
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -20,9 +20,9 @@ def write_products(
     output: Float[Tensor, "row all_out"],
     start: int,
 ) -> None:
-    """Write rows W^T, in float32, into the columns of the output from `start` on.
+    """Write rows W^T, in float32, into the columns of the output beginning at `start`.
 
-    The weight is widened in registers if the library was built, else as a whole by torch.
+    The weight is widened in registers if the library was built; otherwise torch widens the whole weight.
     """
     compiled = library(FEW_ROWS)
     if compiled is None:

@@ -1,4 +1,4 @@
-"""Formulas with their sources: statistics of rows, keys and heads, and the patterns of heads."""
+"""Formulas and their sources: statistics of rows, keys and heads, and the patterns of heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +14,10 @@ from attncli.feature import BrokenPlugin, load_usable_place, plugin_of
 
 
 class RestOfSoftmax(NamedTuple):
-    """The softmax of the keys beside the first column: the sum of their weights; and for the weights divided
-    by that sum, the logarithm of their total and sum p exponent, with 0 as the largest exponent.
+    """The softmax over the keys other than the first column.
+
+    It holds the sum of their weights and, for the weights divided by that sum, the logarithm of their total
+    and sum p exponent, where the largest exponent is 0.
     """
 
     sums: Float[Tensor, "*batch query"]
@@ -43,7 +45,7 @@ class Softmax:
     rest: RestOfSoftmax | None = None
 
     def normalised(self, weights: Float[Tensor, "*batch query key"], *, has_first: bool) -> RestOfSoftmax:
-        """The softmax of the weights divided by their sum; `has_first` leaves out the first column, a key."""
+        """Return the softmax of the weights divided by their sum, without the first key if `has_first`."""
         if has_first and self.rest is not None:
             return self.rest
         if self.exponents is None:
@@ -60,18 +62,18 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Row and column of every token on a grid, in steps; NaN for a token outside the grid."""
+    """The row and column of every token on a grid, in steps; NaN for a token outside the grid."""
 
     places: Float[Tensor, "token 2"]
 
     @cached_property
     def lies(self) -> Float[Tensor, " token"]:
-        """1 for a token on the grid, else 0."""
+        """1 for a token on the grid, otherwise 0."""
         return self.places.isfinite().all(dim=-1).to(self.places.dtype)
 
     @cached_property
     def apart(self) -> Float[Tensor, "token token"]:
-        """sqrt(rows^2 + columns^2) between two tokens; 0 if either is outside the grid."""
+        """sqrt(rows^2 + columns^2) between two tokens; 0 if either lies outside the grid."""
         places = self.places.nan_to_num(0.0)
         return (
             torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
@@ -82,12 +84,12 @@ class Plane:
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights p of some queries on a run of neighbouring keys; keys outside the run have weight 0.
+    """Rows of the weights p of some queries on a run of adjacent keys; keys outside the run have weight 0.
 
     `queries` and `keys` are positions, `visible` is the number of keys that each query may see. `softmax` is
-    present if weights were computed from scores; other weights may be negative. `num_keys` counts all keys if
-    the run is only a part of them; `max_scores` is the largest score of each row, if scores are known.
-    `plane` has the places of tokens on a grid.
+    present if the weights were computed from scores; otherwise weights may be negative. `num_keys` counts all
+    keys if the run covers only some of them; `max_scores` is the largest score of each row, if the scores are
+    known. `plane` holds the places of the tokens on a grid.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -108,7 +110,10 @@ class Rows:
 
     @cached_property
     def entropy(self) -> Float[Tensor, "*batch query"]:
-        """-sum p ln p. With a softmax: log_total sum p - sum p exponent, where nothing cancels."""
+        """-sum p ln p.
+
+        With a softmax it is computed as log_total sum p - sum p exponent, in which nothing cancels.
+        """
         if self.softmax is None:
             entropies: Tensor = torch.special.entr(self.weights).sum(dim=-1)
             return entropies.masked_fill(entropies.isinf(), torch.nan)  # undefined for negative weights
@@ -132,7 +137,7 @@ class Rows:
         return distances
 
     def near_ends(self) -> Float[Tensor, "query key"]:
-        """1 if a key is among the first ones or near the query (see `cache_ends`), else 0."""
+        """1 if a key is among the first keys or near the query (see `cache_ends`), otherwise 0."""
 
         def near() -> Tensor:
             ends = cache_ends(len(self.keys) if self.num_keys is None else self.num_keys)
@@ -142,7 +147,7 @@ class Rows:
         return mask
 
     def max_entropy(self) -> Float[Tensor, "*#batch query"]:
-        """ln(number of visible keys), the entropy of a uniform row; NaN below two visible keys."""
+        """ln(number of visible keys), the entropy of a uniform row; NaN for fewer than two visible keys."""
         entropies: Tensor = self._shared(
             "max_entropy",
             lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
@@ -157,9 +162,9 @@ class Rows:
 
 @cache
 def load_formula(place: str) -> Callable[..., Any]:
-    """The function at a place; `no_number` for a plugin's function that cannot be imported.
+    """Return the function at a place, or `no_number` for a plugin's function that cannot be imported.
 
-    Errors of a plugin's function become BrokenPlugin, with the name of the statistic.
+    Errors in a plugin's function are raised as BrokenPlugin, with the name of the statistic.
     """
     function: Callable[..., Any] = load_usable_place(place) or no_number
     return function if function is no_number or plugin_of(place) is None else _plugin_formula(place, function)
@@ -178,7 +183,7 @@ def _plugin_formula(place: str, function: Callable[[Rows], Any]) -> Callable[[Ro
                 raise TypeError(f"must return a tensor of shape {(*shape,)}, one number per row (got {got})")
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # other people's code may fail in any way
+        except Exception as error:  # third-party code may fail in any way
             why = ascii(f"{type(error).__name__}: {error}")[1:-1]
             line = f"plugin {plugin_of(place)}: statistic {name}: {why} (--debug shows where)"
             raise BrokenPlugin(line) from error
@@ -188,7 +193,7 @@ def _plugin_formula(place: str, function: Callable[[Rows], Any]) -> Callable[[Ro
 
 
 def no_number(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """NaN in every row."""
+    """Return NaN for every row."""
     return torch.full_like(max_weight(rows), torch.nan)
 
 
@@ -198,12 +203,12 @@ def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def normalized_entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """Entropy over ln(number of visible keys): 1 if a row is uniform; NaN if only one key is visible."""
+    """Entropy divided by ln(number of visible keys): 1 for a uniform row; NaN if only one key is visible."""
     return rows.entropy / rows.max_entropy()
 
 
 def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """max p: the largest weight of a row."""
+    """max p, the largest weight of a row."""
     if rows.softmax is None:
         return rows.weights.amax(dim=-1)
     return (-rows.softmax.log_totals).exp()
@@ -215,10 +220,10 @@ def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284).
+    """sum p |i - j|, the mean distance from query i to the keys, in tokens. Vig & Belinkov 2019 (1906.04284).
 
-    On a grid sum p d / sum p over the keys on it, d between their places, in steps of the grid; NaN for a
-    query outside it. Dosovitskiy et al. 2020 (2010.11929), figure 7.
+    On a grid it is sum p d / sum p over the keys on the grid, where d is the distance between places in grid
+    steps; NaN for a query outside the grid. Dosovitskiy et al. 2020 (2010.11929), figure 7.
     """
     if (plane := rows.plane) is not None:
         queries, keys = (slice(int(run[0]), int(run[-1]) + 1) for run in (rows.queries, rows.keys))
@@ -234,7 +239,7 @@ def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
 def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
     """1 / sum p^2: the number of keys that would share the weight evenly (inverse participation ratio).
 
-    Always in float64: a sink that leaves p = 1e-20 to the keys makes it 1e40.
+    Always in float64, since a sink that leaves p = 1e-20 to the keys makes it 1e40.
     """
     if rows.softmax is not None and rows.softmax.participation is not None:
         return rows.softmax.participation
@@ -243,10 +248,10 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """sum p over j < S and |i - j| < W: the weight on the first keys and on the nearest ones.
+    """sum p over j < S and |i - j| < W: the weight on the first keys and on the nearest keys.
 
-    The weight that remains in a cache of only these keys; `cache_ends` returns S and W. Xiao et al. 2023
-    (2309.17453), section 3.2.
+    This is the weight that remains if a cache holds only these keys; `cache_ends` returns S and W. Xiao et
+    al. 2023 (2309.17453), section 3.2.
     """
     if rows.softmax is not None and rows.softmax.local is not None:
         return rows.softmax.local
@@ -255,7 +260,7 @@ def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def max_score(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """The largest score of a row, as the softmax takes it; NaN for weights from another tool.
+    """The largest score of a row, as passed to the softmax; NaN for weights from another tool.
 
     QK-clip rescales the weights of a head whose largest score exceeds a threshold. Kimi K2 (2507.20534),
     section 2.1.
@@ -268,8 +273,8 @@ def max_score(rows: Rows) -> Float[Tensor, "*batch query"]:
 def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """Frobenius norm of the softmax Jacobian diag(p) - p p^T: sqrt(S2 - 2 S3 + S2^2) with Sn = sum p^n.
 
-    It vanishes as the row saturates to one-hot: the reason for scaling in Vaswani et al. 2017, section 3.2.1.
-    Computed as the sum over the Jacobian's entries, which loses no digits there.
+    It vanishes as the row saturates to one-hot, which is why Vaswani et al. 2017 scale the scores (section
+    3.2.1). It is computed as a sum over the Jacobian's entries, which loses no digits in such rows.
     """
     diagonal = weights * (1 - weights)
     off_diagonal = weights.unsqueeze(-1) * weights.unsqueeze(-2)
@@ -278,19 +283,19 @@ def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor,
 
 
 KEYS_PER_RANK = 64
-"""Keys per rank below which torch.topk partitions each row, which is slower than repeated maxima."""
+"""The number of keys per rank below which torch.topk partitions rows, slower than repeated maxima."""
 ROUNDINGS = 16
-"""Largest difference of two scores that counts as rounding, in spacings of floating point."""
+"""The largest difference between two scores that counts as rounding, in floating-point spacings."""
 
 
 def top_keys(
     ranking: Float[Tensor, "*batch query key"], k: int, *, unit: float
 ) -> Int[Tensor, "*batch query rank"]:
-    """The places of the k largest entries of each row, largest first and the earlier first among equals.
+    """Find the places of the k largest entries of each row, largest first and, among equals, earliest first.
 
-    Entries are equal if they differ by at most ROUNDINGS spacings of floating point at the larger of them, or
-    at `unit` if that is larger. -inf marks entries without a rank: for these, and beyond the number of keys,
-    the place is -1.
+    Entries are equal if they differ by at most ROUNDINGS floating-point spacings at the larger entry, or at
+    `unit` if that is larger. -inf marks entries without a rank; for these, and beyond the number of keys, the
+    place is -1.
     """
     num_keys = ranking.shape[-1]
     flat = ranking.reshape(-1, num_keys)
@@ -299,7 +304,7 @@ def top_keys(
         values, places = _by_rounds(flat, count, lambda left, best: best.indices)
     else:
         values, places = flat.topk(count)
-    # Any of several equal entries may have been taken: the few rows with ties are searched again.
+    # Any of several equal entries may have been taken, so the few rows with ties are searched again.
     is_tied = are_equal(values[:, 1:], values[:, :-1], unit) & (values[:, 1:] > -torch.inf)
     if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
 
@@ -316,7 +321,7 @@ def top_keys(
 
 
 def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
-    """True where two numbers differ only by rounding; `larger` is not below `smaller`."""
+    """True where two numbers differ only by rounding; `larger` must not be below `smaller`."""
     spacing = torch.finfo(larger.dtype).eps * larger.abs().clamp(min=unit)
     return smaller >= larger - ROUNDINGS * spacing
 
@@ -324,7 +329,7 @@ def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
 def _by_rounds(
     rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
 ) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
-    """The maximum, `count` times; `choose` returns its place."""
+    """Take the maximum `count` times; `choose` returns its place."""
     left = rows.clone()
     values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
     for rank in range(count):
@@ -339,21 +344,24 @@ ROWS = 1024
 
 
 def received_mass(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch key"]:
-    """The sum over queries of the weights on a key: the sum of a column of the matrix."""
+    """The sum over queries of the weights on a key: a column sum of the weight matrix."""
     return weights.sum(dim=-2)
 
 
 def outside_mass(
     logsumexp: Float[Tensor, "*batch query"], sink: Float[Tensor, "*head"]
 ) -> Float[Tensor, "*batch query"]:
-    """exp(sink - logsumexp), the sink in the logsumexp: the weight on no key. GPT-OSS (2508.10925)."""
+    """exp(sink - logsumexp), with the sink included in the logsumexp: the weight on no key.
+
+    GPT-OSS (2508.10925).
+    """
     return (sink.to(logsumexp).unsqueeze(-1) - logsumexp).exp()
 
 
 def average_product_correction(
     scores: Float[Tensor, "*batch row column"],
 ) -> Float[Tensor, "*batch row column"]:
-    """F_ij - F_i. F_.j / F_..: scores of pairs minus the product of their row's and column's sums.
+    """F_ij - F_i. F_.j / F_..: the score of a pair minus its row sum times its column sum over the total.
 
     Dunn, Wahl and Gloor 2008 (10.1093/bioinformatics/btm604), applied to attention by Rao et al. 2021.
     """
@@ -365,9 +373,9 @@ def average_product_correction(
 def value_norms(
     value: Float[Tensor, "head key value_dim"], projection: Float[Tensor, "head out value_dim"]
 ) -> Float[Tensor, "head key"]:
-    """||v_j W_O|| for each head: with p_ij it yields ||p_ij v_j W_O||.
+    """||v_j W_O|| for each head; multiplied by p_ij it gives ||p_ij v_j W_O||.
 
-    Kobayashi et al. 2020 (2004.10102), section 2. Computed from the Gram matrix of W_O, so that it needs no
+    Kobayashi et al. 2020 (2004.10102), section 2. It is computed from the Gram matrix of W_O, so it needs no
     more memory than the values.
     """
     value, projection = value.double(), projection.double()
@@ -380,7 +388,7 @@ def value_norms(
 def roll_out(
     rolled: Float[Tensor, "token token"], weights: Float[Tensor, "token token"]
 ) -> Float[Tensor, "token token"]:
-    """(A / 2 + I / 2) rolled, its rows normalised: one more layer on top, A the mean of its heads' weights.
+    """(A / 2 + I / 2) rolled, with normalised rows: the rollout with one more layer, whose head mean is A.
 
     Starting from the identity, it traces each token's content back to the input tokens; I stands for the
     residual connection. Abnar & Zuidema 2020 (2005.00928), section 3.
@@ -391,7 +399,7 @@ def roll_out(
 
 @dataclass(frozen=True)
 class PromptedRows:
-    """Weights on a prompt and on the text generated after it, with special tokens and the needle marked."""
+    """Weights on a prompt and on the text generated after it; special tokens and the needle are marked."""
 
     weights: Float[Tensor, "*batch key"]
     num_prompt: int
@@ -399,7 +407,7 @@ class PromptedRows:
     needle: Bool[Tensor, " key"]
 
     def on(self, keys: Bool[Tensor, " key"]) -> Float[Tensor, "*batch"]:
-        """The weight on some of the keys."""
+        """The weight on the selected keys."""
         return self.weights.where(keys, 0.0).sum(dim=-1)
 
     def in_prompt(self) -> Bool[Tensor, " key"]:
@@ -430,7 +438,7 @@ def written_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
 
 
 def lookback_ratio(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """a / (a + b), a and b the mean weights on a token of the prompt and on a generated token.
+    """a / (a + b), where a and b are the mean weights on a token of the prompt and on a generated token.
 
     Chuang et al. 2024 (2407.07071), equations 1 to 3; NaN before the first token is generated.
     """
@@ -451,10 +459,10 @@ def retrieval_score(
     key_ids: Int[Tensor, " key"],
     needle: Bool[Tensor, " key"],
 ) -> tuple[Float[Tensor, "*head"], int]:
-    """The share of copied tokens whose strongest key is the same token in the needle, and the number copied.
+    """The share of copied tokens whose strongest key is the same token in the needle, and their number.
 
-    A generated token counts as copied if the needle contains it. NaN without copied tokens. Wu et al. 2024
-    (2404.15574), section 2, who divide by the tokens of the needle instead.
+    A generated token counts as copied if the needle contains it. NaN if no token was copied. Wu et al. 2024
+    (2404.15574), section 2, who divide by the number of tokens in the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
     count = int(copied.sum())
@@ -464,13 +472,13 @@ def retrieval_score(
 
 @dataclass(frozen=True)
 class Places:
-    """Some rows and columns of the weights: their positions, and each text's tokens there.
+    """Some rows and columns of the weights: their positions, and the tokens of each text at these positions.
 
-    `first_key` is the first key that counts; `num_tokens` is the length of a text, `repeat` the number of
-    tokens that are repeated on the probe. `special` marks the tokenizer's special tokens; `from_queries` and
-    `to_keys` mark the requested tokens. `query_places` and `key_places` are row and column on a grid, NaN for
-    a token outside it, None for a text; `query_seconds` and `key_seconds` are the start times of tokens, NaN
-    for tokens without a time.
+    `first_key` is the first key that counts; `num_tokens` is the length of a text, and `repeat` is the number
+    of tokens that the probe repeats. `special` marks the tokenizer's special tokens; `from_queries` and
+    `to_keys` mark the requested tokens. `query_places` and `key_places` are the row and column of each token
+    on a grid (NaN for a token outside it) or None for a text; `query_seconds` and `key_seconds` are the start
+    times of tokens, NaN for tokens without a time.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -491,7 +499,7 @@ class Places:
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
-        """The keys that count."""
+        """Marks the keys that count."""
         return self.keys >= self.first_key
 
 
@@ -519,10 +527,10 @@ def current_token(at: Places) -> Pattern:
 
 
 def neighbour(at: Places) -> Pattern:
-    """j is one of the up to eight patches around i: the larger of |rows| and |columns| between them is 1.
+    """j is one of the up to eight patches around i, those for which the larger of |rows| and |columns| is 1.
 
-    A head that looks at one of them everywhere is a step of a 3 x 3 convolution (Cordonnier et al. 2020,
-    1911.03584).
+    A head that looks at the same neighbour everywhere computes one step of a 3 x 3 convolution (Cordonnier et
+    al. 2020, 1911.03584).
     """
     if at.query_places is None or at.key_places is None:
         return torch.zeros_like(at.key_ids == at.query_ids)
@@ -531,18 +539,18 @@ def neighbour(at: Places) -> Pattern:
 
 
 NEAR_SECONDS = 0.1
-"""Tokens closer in time than this are near: the length of a short phone of speech."""
+"""Tokens closer in time than this many seconds are near each other: the length of a short phone of speech."""
 
 
 def _seconds_apart(at: Places) -> Float[Tensor, "query key"]:
-    """|t_i - t_j|, NaN if either token has no time."""
+    """|t_i - t_j|; NaN if either token has no time."""
     if at.query_seconds is None or at.key_seconds is None:
         return torch.full_like(at.key_ids[0] - at.queries, torch.nan, dtype=torch.float32)
     return (at.query_seconds - at.key_seconds).abs()
 
 
 def distance_seconds(at: Places) -> Float[Tensor, "1 query key"]:
-    """|t_i - t_j|, 0 for tokens without a time: weighted, a head's mean distance in time."""
+    """|t_i - t_j|, or 0 for tokens without a time. Its weighted sum is a head's mean distance in time."""
     return (_seconds_apart(at).nan_to_num(nan=0.0) * at.counted).unsqueeze(0)
 
 
@@ -552,17 +560,17 @@ def near_mass(at: Places) -> Pattern:
 
 
 def duplicate_token(at: Places) -> Pattern:
-    """j < i with the same token."""
+    """j < i, and the two tokens are the same."""
     return (at.key_ids == at.query_ids) & (at.keys < at.queries) & at.counted
 
 
 def induction(at: Places) -> Pattern:
-    """1 <= j <= i, and the token before j equals token i: the token after an earlier copy."""
+    """1 <= j <= i, and the token before j equals token i: j is the token after an earlier copy of token i."""
     return (at.ids_before == at.query_ids) & (at.keys <= at.queries) & at.counted
 
 
 def special_mass(at: Places) -> Pattern:
-    """j is a special token of the tokenizer: [CLS], [SEP], <s>.
+    """j is one of the tokenizer's special tokens ([CLS], [SEP], <s>).
 
     In BERT many heads park weight there (Clark et al. 2019).
     """
@@ -570,27 +578,30 @@ def special_mass(at: Places) -> Pattern:
 
 
 def from_to_weight(at: Places) -> Pattern:
-    """i is among the requested queries, j among the requested keys."""
+    """i is among the requested queries, and j among the requested keys."""
     return at.from_queries & at.to_keys & at.counted
 
 
 def others_to_weight(at: Places) -> Pattern:
     """i is not among the requested queries, but j is among the requested keys.
 
-    Shows whether from_to_weight is particular to these queries or the same for all.
+    Shows whether from_to_weight is particular to the requested queries or similar for all.
     """
     return ~at.from_queries & at.to_keys & at.counted
 
 
 def induction_stripe(at: Places) -> Pattern:
-    """j = i + 1 - n, for i in the second r of [BOS] + r + r, |r| = n.
+    """j = i + 1 - n, for i in the second r of [BOS] + r + r, where n = |r|.
 
-    The key at j follows the earlier copy of the query's token: a perfect induction head scores 1 (Olsson et
-    al. 2022, 2209.11895; TransformerLens' main demo).
+    The key at j follows the earlier copy of the query's token, so a perfect induction head scores 1 (Olsson
+    et al. 2022, 2209.11895; TransformerLens' main demo).
     """
     return (at.keys == at.queries + 1 - at.repeat) & (at.queries >= at.num_tokens - at.repeat)
 
 
 def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:
-    """Share of heads whose mean weight on the first key exceeds a threshold. Gu et al. 2024 (2410.10781)."""
+    """The share of heads whose mean weight on the first key exceeds a threshold.
+
+    Gu et al. 2024 (2410.10781).
+    """
     return (first_key_weight > threshold).double().mean().item()

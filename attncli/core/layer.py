@@ -1,4 +1,4 @@
-"""One layer of attention: its visibility, the rules of its scores, and the inputs and results of engines."""
+"""One attention layer: its visibility, the rules of its scores, and the inputs and results of engines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,18 @@ from attncli.core.names import PATTERNS
 def split_heads(
     vectors: Float[Tensor, "*batch token embed"], num_heads: int
 ) -> Float[Tensor, "*batch head token dim"]:
-    """Split embed = head * dim into heads, the head axis before the tokens. A view: only strides change."""
+    """Split embed = head * dim into heads, and move the head axis before the tokens.
+
+    Returns a view: only strides change.
+    """
     *batch, embed_dim = vectors.shape
     return vectors.view(*batch, num_heads, embed_dim // num_heads).transpose(-2, -3)
 
 
 def merge_heads(heads: Float[Tensor, "*batch head token dim"]) -> Float[Tensor, "*batch token embed"]:
-    """Merge the heads of each token: the head axis moves back behind the tokens, then both are flattened.
+    """Merge the heads of each token: move the head axis behind the tokens, then flatten heads and dims.
 
-    Flattening (head, token, dim) directly has the right shape but mixes the tokens.
+    Flattening (head, token, dim) directly would give the right shape but mix the tokens.
     """
     return heads.transpose(-2, -3).flatten(-2)
 
@@ -35,8 +38,8 @@ def repeat_heads(
 ) -> Float[Tensor, "*batch head token dim"]:
     """Repeat each key/value head for the num_heads / kv_heads consecutive query heads that it serves.
 
-    Grouped-query attention, Ainslie et al. 2023 (2305.13245); with one key/value head multi-query, Shazeer
-    2019 (1911.02150).
+    Grouped-query attention, Ainslie et al. 2023 (2305.13245); with one key/value head, multi-query attention,
+    Shazeer 2019 (1911.02150).
     """
     return kv_heads.repeat_interleave(num_heads // kv_heads.shape[-3], dim=-3)
 
@@ -46,15 +49,15 @@ Keys = Int[Tensor, " key"]
 
 
 MAX_CACHED_QUERIES = 1024
-"""Queries up to which the visible keys of each block are cached: all layers of a model use them."""
+"""The number of queries up to which each block's visible keys are cached: all layers of a model use them."""
 
 
 @dataclass(frozen=True)
 class SeenKeys:
-    """A run of keys visible to some queries, and its columns `masked` that are hidden from some of them.
+    """A run of keys visible to some queries, and its columns `masked` that some of these queries do not see.
 
-    `hidden` is added to scores: -inf or 0; None if all keys are visible. `visible` is the number of keys that
-    each query sees; `blind` marks queries that see no key, None if every query sees one.
+    `hidden` is added to scores: -inf or 0, or None if all keys are visible. `visible` is the number of keys
+    that each query sees; `blind` marks queries that see no key, or is None if every query sees one.
     """
 
     keys: slice
@@ -65,16 +68,17 @@ class SeenKeys:
     positions: Queries
     columns: Keys
     shared: dict[str, Any] = field(default_factory=dict)
-    """Values that formulas computed from these positions only."""
+    """Values that formulas computed from these positions alone."""
 
 
 @dataclass(frozen=True)
 class Visibility:
     """Query i, at position t, sees key j if every active rule agrees.
 
-    t = i; with causal, i + num_keys - num_queries, so that the last query stands at the last key; with an
-    offset, i + offset. causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False), for
-    all texts or for each. rule: any other, a function of the indices of queries and keys.
+    t = i; if causal, t = i + num_keys - num_queries, so that the last query stands at the last key; with an
+    offset, t = i + offset. causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False),
+    for all texts at once or for each text. rule: any other rule, a function of the indices of queries and
+    keys.
     """
 
     num_queries: int
@@ -87,18 +91,18 @@ class Visibility:
 
     @property
     def shift(self) -> int:
-        """Position of the first query among the keys."""
+        """The position of the first query among the keys."""
         if self.offset is not None:
             return self.offset
         return self.num_keys - self.num_queries if self.causal else 0
 
     @property
     def is_seeing(self) -> bool:
-        """True if every query is certain to see a key, without computing the mask."""
+        """True if every query is certain to see a key, which is decided without computing the mask."""
         return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
 
     def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
-        """True where these queries see these keys, for all texts alike or for each."""
+        """True where these queries see these keys, for all texts at once or for each text."""
         behind = queries.unsqueeze(-1) + self.shift - keys
         visible = torch.ones_like(behind, dtype=torch.bool)
         if self.causal:
@@ -113,14 +117,15 @@ class Visibility:
         return visible
 
     def whole(self, device: torch.device) -> Bool[Tensor, "#text query key"]:
-        """The matrix for all queries and keys."""
+        """The matrix for all queries and all keys."""
         queries, keys = (torch.arange(count, device=device) for count in (self.num_queries, self.num_keys))
         return self.block(queries, keys)
 
     def span(self, queries: slice) -> tuple[slice, slice]:
-        """The keys that some of these queries may see, and the part of them that not all queries see.
+        """The keys that some of these queries may see, and those of them that not all of these queries see.
 
-        Causal rows end at the last query and windows begin at the first one's: keys outside cost nothing.
+        Causal rows end at the last query and windows begin at the first one's: keys outside this range cost
+        nothing.
         """
         first, last = queries.start + self.shift, queries.stop - 1 + self.shift
         begin, end = 0, self.num_keys
@@ -140,7 +145,7 @@ class Visibility:
         return {}
 
     def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
-        """The keys that these queries see, for scores of this type."""
+        """The keys that these queries see, for scores of this dtype."""
         place = (queries.start, queries.stop, like.dtype, like.device)
         seen = self._cache.get(place)
         if seen is None:
@@ -167,12 +172,13 @@ class Visibility:
         return SeenKeys(keys, masked_columns, hidden, visible, blind, positions, columns)
 
     def positions(self, queries: slice, device: torch.device) -> Queries:
-        """Positions of these queries among the keys."""
+        """The positions of these queries among the keys."""
         return torch.arange(queries.start + self.shift, queries.stop + self.shift, device=device)
 
     def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
-        """The same for the last queries, sliced like a mask (text, head, query, key): in some layers Gemma 4
-        uses only a prompt's last query. Raises NotImplementedError for other slices.
+        """Return the visibility of the last queries only, sliced like a mask (text, head, query, key).
+
+        Some layers of Gemma 4 use only a prompt's last query. Raises NotImplementedError for other slices.
         """
         first, *bounds = index[2].indices(self.num_queries)
         if (*index[:2], *index[3:]) != (slice(None),) * 3 or bounds != [self.num_queries, 1]:
@@ -189,7 +195,7 @@ class Visibility:
         )
 
     def for_texts(self, texts: slice) -> "Visibility":
-        """The same for some of the texts."""
+        """Return the visibility of some of the texts."""
         has_text_masks = self.key_mask is not None and len(self.key_mask) > 1
         if not has_text_masks and self.rule is None:
             return self
@@ -201,7 +207,7 @@ class Visibility:
 
 @dataclass(frozen=True)
 class _RuleOfTexts:
-    """A rule restricted to some texts, if it differs between texts."""
+    """A rule restricted to some of the texts, if it differs between texts."""
 
     rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]]
     texts: slice
@@ -212,10 +218,11 @@ class _RuleOfTexts:
 
 
 def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
-    """The factor applied to query and key each, and the factor applied to their product.
+    """The factor applied to query and key individually, and the factor applied to their product.
 
-    sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, the same value with smaller
-    intermediates; none; or a number on the product. Vaswani et al. 2017 (1706.03762), section 3.2.1.
+    sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, which gives the same value with
+    smaller intermediates; none; or a number, applied to the product. Vaswani et al. 2017 (1706.03762),
+    section 3.2.1.
     """
     if isinstance(scale, str):
         return {
@@ -236,11 +243,11 @@ def score_factor(scale: str | float, head_dim: int) -> float:
 class ScoreRules:
     """score = (softcap(scale query . key) + bias) / temperature; a sink joins the softmax's denominator.
 
-    softcap c: c tanh(score / c), almost the score while it is small, never beyond the cap (Gemma 2,
-    2408.00118, section 2; after Bello et al. 2016, 1611.09940). Temperature divides every input of the
-    softmax, the sink included: toward 0 a row becomes one-hot (or empty), toward infinity uniform (Hinton,
-    Vinyals & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may attend to
-    nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and Xiao et al. 2023,
+    softcap c: c tanh(score / c), almost equal to small scores, and never beyond the cap (Gemma 2, 2408.00118,
+    section 2; after Bello et al. 2016, 1611.09940). Temperature divides every input of the softmax, the sink
+    included: as it approaches 0 a row becomes one-hot (or empty), and as it approaches infinity uniform
+    (Hinton, Vinyals & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may
+    attend to nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and Xiao et al. 2023,
     2309.17453).
     """
 
@@ -251,7 +258,7 @@ class ScoreRules:
 
     @property
     def is_plain(self) -> bool:
-        """True if the softmax takes scaled scores, apart from the temperature."""
+        """True if the softmax takes the scaled scores directly, apart from the temperature."""
         return self.softcap is None and self.bias is None
 
     @property
@@ -265,7 +272,7 @@ PLAIN = ScoreRules()
 
 @dataclass(frozen=True, repr=False)
 class AttentionLayer:
-    """Query, key and value of the heads of some texts, with the rules of their scores.
+    """The queries, keys and values of the heads of some texts, with the rules of their scores.
 
     Keys and values are not expanded: each key/value head serves `group` consecutive query heads
     (grouped-query attention).
@@ -283,54 +290,54 @@ class AttentionLayer:
 
     @property
     def num_heads(self) -> int:
-        """Number of query heads."""
+        """The number of query heads."""
         return self.query.shape[1]
 
     @property
     def group(self) -> int:
-        """Number of query heads that share a key/value head."""
+        """The number of query heads that share a key/value head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        """Texts, heads, queries, keys."""
+        """The numbers of texts, heads, queries and keys."""
         return (*self.query.shape[:3], self.key.shape[2])
 
     @cached_property
     def like(self) -> Tensor:
-        """An empty tensor with the dtype and device of the computation."""
+        """Create an empty tensor with the dtype and device of the computation."""
         return self.query.new_empty(0, dtype=torch.promote_types(self.query.dtype, torch.float32))
 
     @cached_property
     def longest_query(self) -> float:
-        """Euclidean length of the longest query."""
+        """The Euclidean length of the longest query."""
         return longest_row(self.query)
 
     @cached_property
     def longest_key(self) -> float:
-        """Euclidean length of the longest key; times the longest query's, it bounds the scores."""
+        """The Euclidean length of the longest key; its product with the longest query's bounds the scores."""
         return longest_row(self.key)
 
     def expanded(self) -> tuple[Tensor, Tensor]:
-        """Key and value with as many heads as the query."""
+        """Keys and values, repeated to match the number of query heads."""
         return repeat_heads(self.key, self.num_heads), repeat_heads(self.value, self.num_heads)
 
 
 def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
-    """Largest Euclidean length of a row; not finite if an entry is not; 0 without rows."""
+    """The largest Euclidean length of a row; not finite if any entry is not finite; 0 without rows."""
     lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
     return float(lengths.max()) if lengths.numel() else 0.0
 
 
 MAX_CACHED_ENTRIES = 2**21
-"""Pattern entries cached from layer to layer: 8 MB, texts of about 600 tokens."""
+"""The number of pattern entries cached from layer to layer: 8 MB, for texts of about 600 tokens."""
 
 MAX_CACHED_GRID_ENTRIES = 2**23
-"""The same for grids, which have few patterns: 34 MB, 1,370 tokens."""
+"""The number of cached entries for grids, which have few patterns: 34 MB, for 1,370 tokens."""
 
 
 class Marks(NamedTuple):
-    """Marked tokens of some texts: special tokens, and the requested queries and keys.
+    """Tokens marked in some texts: special tokens, and the requested queries and keys.
 
     If queries and keys belong to different texts, the shorter text is padded with marks that match nothing.
     """
@@ -341,16 +348,16 @@ class Marks(NamedTuple):
 
 
 FEW_ENTRIES = 4096
-"""Entries of a head in a tile up to which a matrix product costs more to start than to compute."""
+"""Entries per head and tile up to which a matrix product costs more to start than to compute."""
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """Named patterns on texts of one length, with `ids` as both queries and keys.
+    """Named patterns on texts of equal length, with `ids` as both queries and keys.
 
-    `plane` is the position of each token on a grid, the same for all texts; see `Rows`. `seconds` is the
-    start of each token in time, the same for all texts. If `looks_ahead`, queries see later keys, too; it
-    determines which rows count.
+    `plane` is the position of each token on a grid, which is the same for all texts; see `Rows`. `seconds` is
+    the start time of each token, which is the same for all texts. If `looks_ahead`, queries see later keys,
+    too, which determines which rows count.
     """
 
     names: tuple[str, ...]
@@ -367,7 +374,7 @@ class Patterns:
         return {}
 
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
-        """1 where a key counts for a query, else 0, for each text and pattern."""
+        """1 where a key counts for a query, otherwise 0, for each text and pattern."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
         most = MAX_CACHED_ENTRIES if self.plane is None else MAX_CACHED_GRID_ENTRIES
         is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= most
@@ -392,19 +399,19 @@ class Patterns:
         queries: slice,
         keys: slice,
     ) -> Float[Tensor, "text head pattern"]:
-        """Sum of the weights on each pattern in a tile of these queries and keys."""
+        """The sum of the weights on each pattern, in a tile of these queries and keys."""
         patterns = self.block(texts, queries, keys).to(weights.dtype)
         flat = weights.flatten(-2)
         if len(flat) > 1:
             return flat @ patterns.flatten(-2).mT
         if flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns are slower than with one
             return torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
-        # No matrix product, which would have to wake up threads.
+        # Not a matrix product, which would have to wake up threads.
         return (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
 
     @cached_property
     def _last(self) -> local:
-        """The last block of each thread: the other heads of the same queries come next."""
+        """The last block of each thread, because the other heads of the same queries come next."""
         return local()
 
     def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Shaped[Tensor, "#text query key"]]:
@@ -446,7 +453,7 @@ class Patterns:
 
 
 MAP_SIZE = 64
-"""Blocks along each side of a pooled map."""
+"""The number of blocks along each side of a pooled map."""
 
 
 @dataclass(frozen=True)
@@ -454,9 +461,9 @@ class Wanted:
     """The results to compute in addition to the logsumexp and the sum of each row.
 
     `rows` are names of row statistics, `previous_token` is the weight on the key before each query, `weights`
-    and `scores` are whole matrices, `kept_heads` the heads whose weights are returned, `pooled` the largest
-    number of blocks along each side of a pooled map. With a `plane`, distances are measured on its grid.
-    `rest` is the same choice for rows renormalised without their first key.
+    and `scores` are whole matrices, `kept_heads` the heads whose weights are returned, and `pooled` the
+    largest number of blocks along each side of a pooled map. If there is a `plane`, distances are measured on
+    its grid. `rest` is another `Wanted`, for the rows renormalised without their first key.
     """
 
     rows: tuple[str, ...] = ()
@@ -477,9 +484,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, unbiased variance and range of each head's visible scores, in float64.
+    """The mean, unbiased variance and range of each head's visible scores, in float64.
 
-    NaN without visible entries; the variance is NaN with only one.
+    NaN without visible entries; the variance is also NaN if there is only one.
     """
 
     mean: Float[Tensor, "text head"]
@@ -490,12 +497,12 @@ class Moments:
 
 @dataclass(frozen=True)
 class Computed:
-    """The requested results; all others are None or empty. A query that sees no key has NaN in `rows`.
+    """The requested results; all other fields are None or empty.
 
-    `raw_scores` are query . key, `scores` the softmax's input, -inf where hidden. `top_keys` are -1 and
-    `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows. `rest` has the results
-    of the rows without their first key; its `nothing_left` marks rows that see keys but have no weight on
-    them, None without such rows.
+    `raw_scores` are query . key; `scores` are the input of the softmax, -inf where hidden. `top_keys` are -1
+    and `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows. `rest` has the
+    results for the rows without their first key; its `nothing_left` marks rows that see keys but have no
+    weight on them, or is None if there are no such rows.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)
@@ -521,12 +528,12 @@ class Computed:
 
     @property
     def seeing(self) -> Bool[Tensor, "text query"]:
-        """The queries that see at least one key."""
+        """Marks the queries that see at least one key."""
         assert self.visible is not None
         return self.visible > 0
 
     def for_heads(self, heads: slice) -> "Computed":
-        """The results of some heads, without results that cover all heads."""
+        """Return the results of some heads, without the results that cover all heads."""
 
         def part(value: Any) -> Any:
             if isinstance(value, Computed):
