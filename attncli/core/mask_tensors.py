@@ -1,4 +1,4 @@
-"""Mask tensors, split into a visibility and the numbers to add to scores."""
+"""Mask tensors, split into a visibility and numbers to add to the scores."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,20 +7,20 @@ from torch import Tensor
 from attncli.core.layer import Visibility
 
 HIDES = -500.0
-"""A mask that adds this or less hides a key: the smallest number of a dtype, -1e9, -1,000 beside a bias."""
+"""Mask entries at or below this number hide: the smallest of a dtype, -1e9, or -1,000 beside a bias."""
 GAP = 100.0
-"""Smallest gap between the rows that a mask hides and all other rows; rows of a bias are closer together."""
+"""The smallest gap between rows that a mask hides and all other rows; a bias has smaller gaps."""
 HIDDEN_BY_A_HEAD = -1e30
-"""Number added to a score to hide an entry from only some heads."""
+"""The number added to a score to hide an entry from only some heads."""
 
 
 def split_mask(
     mask: Tensor, num_queries: int, num_keys: int
 ) -> tuple[Visibility, Float[Tensor, "#text #head #query #key"] | None]:
-    """Visibility and numbers to add, from a mask (text, head, query, key) whose axes have full size or 1.
+    """Split a mask (text, head, query, key), its axes of full size or 1, into visibility and numbers to add.
 
-    In a boolean mask True may attend; numbers are added to scores, and small ones hide. Entries hidden from
-    only some heads are among the numbers to add.
+    In a boolean mask, True marks keys that may be attended to. Numbers are added to scores, and very small
+    ones hide keys. Entries hidden from only some heads become numbers to add.
     """
     hidden = ~mask if mask.dtype == torch.bool else mask <= hiding_numbers(mask)
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
@@ -34,7 +34,7 @@ def split_mask(
 
 
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
-    """The largest number that hides in each row: HIDES, or that much below the row's largest.
+    """The largest number that hides in each row: HIDES, or the row's largest number minus the same amount.
 
     The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
     last.
@@ -46,13 +46,13 @@ def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, 
     rows = largest[largest.isfinite()].double().sort(descending=True).values
     gaps = (rows[:-1] - rows[1:] > GAP).nonzero()
     last = rows[int(gaps[0])] if len(gaps) else rows[-1]
-    if rows[0] <= HIDES:  # no row shows an unhidden number
+    if rows[0] <= HIDES:  # no row has a number that does not hide
         return numbers
     return torch.where(largest >= last, (largest + HIDES).clamp(max=HIDES), numbers)
 
 
 def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
-    """Visibility from a matrix that is True where a query sees a key."""
+    """The visibility given by a matrix that is True where a query sees a key."""
     num_queries, num_keys = seen.shape[1:]
     if seen.all():
         return Visibility(num_queries, num_keys)
@@ -60,7 +60,7 @@ def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
 
 
 def recognised(seen: Bool[Tensor, "#text query key"]) -> Visibility:
-    """The simplest visibility with these entries: causal, with a window or padded keys, else by a rule."""
+    """The simplest visibility with these entries: causal, a window or padded keys, otherwise a rule."""
     num_queries, num_keys = seen.shape[1:]
     some = seen.any(dim=1)
     key_mask = None if some.all() else some

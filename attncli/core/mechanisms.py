@@ -1,4 +1,4 @@
-"""The mechanisms around attention, as pure functions: averaging, positions, normalisation, and loops."""
+"""The mechanisms around attention, as pure functions: averages, positions, normalisation, and loops."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ TokenMask = Bool[Tensor, "token token"]
 def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     """Query i sees key j if j <= i + num_keys - num_queries: the last query sees the last key.
 
-    With equally many keys and queries this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
+    With as many keys as queries this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
     """
     return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
 
@@ -28,7 +28,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
 
 
 def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> TokenVectors:
-    """out[t] = sum of the vectors that t sees, divided by their number for the mean: one token at a time."""
+    """out[t] = the sum of the vectors that t sees, divided by their number for the mean: token by token."""
     rows = []
     for visible in mask:
         seen = vectors[..., visible, :]
@@ -37,13 +37,13 @@ def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> To
 
 
 def averaging_weights(mask: TokenMask, *, mean: bool) -> TokenWeights:
-    """A matrix of ones where a token is seen, its rows divided by their sums for the mean."""
+    """A matrix with ones where a token is seen; for the mean, each row is divided by its sum."""
     ones = mask.float()
     return ones / ones.sum(dim=-1, keepdim=True) if mean else ones
 
 
 def softmax_averaging_weights(mask: TokenMask) -> TokenWeights:
-    """softmax over scores of zero, -inf where a token is hidden: the same means, in attention's form."""
+    """softmax over scores of zero, or -inf where a token is hidden: the same means, written as attention."""
     scores = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
 
@@ -51,8 +51,8 @@ def softmax_averaging_weights(mask: TokenMask) -> TokenWeights:
 def rotary_angles(num_tokens: int, dim: int, *, base: float) -> Float[Tensor, "token pair"]:
     """position * base^(-2n/dim), in radians, for positions 0, 1, ... and pairs n = 0 ... dim/2 - 1.
 
-    In float64: a float32 angle of position 100,000 is off by hundredths. Su et al. 2021, RoFormer
-    (2104.09864), equation 15.
+    Computed in float64, because a float32 angle is off by hundredths at position 100,000. Su et al. 2021,
+    RoFormer (2104.09864), equation 15.
     """
     positions = torch.arange(num_tokens, dtype=torch.float64)
     speeds = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
@@ -60,11 +60,11 @@ def rotary_angles(num_tokens: int, dim: int, *, base: float) -> Float[Tensor, "t
 
 
 def rotate(vectors: Float[Tensor, "*batch token dim"], *, base: float) -> Float[Tensor, "*batch token dim"]:
-    """Rotate dimensions n and n + dim/2 of the vector at position t, as a point in a plane, by t's angle.
+    """Rotate dimensions n and n + dim/2 of the vector at position t, a point in a plane, by the angle of t.
 
     Rotation keeps lengths, and the product of two rotated vectors depends on their positions only through i -
-    j. `dim` is even. Pairs are chosen as in GPT-NeoX and Llama; RoFormer pairs neighbours, 2n and 2n + 1,
-    which changes only the order of dimensions.
+    j. `dim` must be even. Dimensions are paired as in GPT-NeoX and Llama; RoFormer pairs the neighbours 2n
+    and 2n + 1, which changes only the order of dimensions.
     """
     angles = rotary_angles(vectors.shape[-2], vectors.shape[-1], base=base)
     cos, sin = (part.to(vectors) for part in (angles.cos(), angles.sin()))
@@ -85,7 +85,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
 
 
 def alibi_bias(num_heads: int, num_tokens: int) -> Float[Tensor, "head token token"]:
-    """-slope |i - j|: the paper's bias for past keys, and the same for unmasked future keys."""
+    """-slope |i - j|: the paper's bias for past keys, and the same bias for unmasked future keys."""
     positions = torch.arange(num_tokens, dtype=torch.float64)
     distances = (positions.unsqueeze(-1) - positions).abs()
     return -alibi_slopes(num_heads).view(-1, 1, 1) * distances
@@ -96,10 +96,10 @@ def distance_buckets(
 ) -> Int[Tensor, "*offsets"]:
     """The bucket of each key's offset j - i from its query.
 
-    Of n buckets (half of num_buckets for past keys, the other half for future keys; with causal all for past
-    keys) the first n/2 hold one distance each, the others grow logarithmically; the last takes every distance
-    from max_distance on. max_distance is greater than n/2, n at least 2. Raffel et al. 2020, T5 (1910.10683),
-    section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
+    Past keys have n buckets: half of num_buckets (the other half is for future keys) or, if causal, all of
+    them. The first n/2 hold one distance each; the others grow logarithmically, and the last takes every
+    distance from max_distance on. max_distance must be greater than n/2, and n at least 2. Raffel et al.
+    2020, T5 (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
     """
     n = num_buckets if causal else num_buckets // 2
     distances = (-offsets).clamp(min=0) if causal else offsets.abs()
@@ -113,7 +113,7 @@ def distance_buckets(
 def relative_bias(
     table: Float[Tensor, "head bucket"], num_tokens: int, *, max_distance: int, causal: bool
 ) -> Float[Tensor, "head token token"]:
-    """table[head, bucket of j - i], which a model learns, for query i and key j of one text."""
+    """table[head, bucket of j - i] for query i and key j of one text; a model learns the table."""
     positions = torch.arange(num_tokens, device=table.device)
     offsets = positions - positions.unsqueeze(-1)
     num_buckets = table.shape[-1]
@@ -136,11 +136,11 @@ class BatchNorm:
 
 
 def batch_norm(data: Data, *, eps: float, momentum: float, unbiased: bool) -> BatchNorm:
-    """(x - mean) / sqrt(variance + eps) for each feature over the batch, weight 1 and bias 0.
+    """(x - mean) / sqrt(variance + eps) for each feature over the batch, with weight 1 and bias 0.
 
     The running statistics start at mean 0, variance 1 and move by `momentum` toward the batch's mean and its
-    unbiased variance (as in torch, whichever variance normalises the batch); eval mode normalises with them.
-    Needs at least two examples.
+    unbiased variance (as in torch, whichever variance normalises the batch); evaluation mode normalises with
+    the running statistics. Needs at least two examples.
     """
     mean = data.mean(dim=0)
     output = (data - mean) / (data.var(dim=0, correction=int(unbiased)) + eps).sqrt()
@@ -151,7 +151,7 @@ def batch_norm(data: Data, *, eps: float, momentum: float, unbiased: bool) -> Ba
 
 
 def layer_norm(data: Data, *, eps: float, unbiased: bool) -> Data:
-    """(x - mean) / sqrt(variance + eps) for each example over its features, weight 1 and bias 0."""
+    """(x - mean) / sqrt(variance + eps) for each example over its features, with weight 1 and bias 0."""
     mean = data.mean(dim=1, keepdim=True)
     return (data - mean) / (data.var(dim=1, keepdim=True, correction=int(unbiased)) + eps).sqrt()
 
@@ -159,8 +159,8 @@ def layer_norm(data: Data, *, eps: float, unbiased: bool) -> Data:
 def rms_norm(data: Float[Tensor, "*batch feature"], *, eps: float) -> Float[Tensor, "*batch feature"]:
     """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is subtracted.
 
-    For each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the root mean
-    square as in Qwen3 (2505.09388).
+    Applied to each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the
+    root mean square as in Qwen3 (2505.09388).
     """
     return data * torch.rsqrt(data.square().mean(dim=-1, keepdim=True) + eps)
 
@@ -174,10 +174,10 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
 def attend_differentially(
     layer: AttentionLayer, factor: float, wanted: Wanted
 ) -> tuple[Computed, Computed, Computed]:
-    """Attention of each half of query and key, and the first minus `factor` (lambda) times the second.
+    """Compute attention of each half of query and key, and the first minus `factor` (lambda) times the other.
 
-    The difference has the wanted row and key statistics, its weights and its output. Ye et al. 2024,
-    Differential transformer (2410.05258), equation 1.
+    The result for the difference has the wanted row and key statistics, the weights and the output. Ye et al.
+    2024, Differential transformer (2410.05258), equation 1.
     """
     from attncli.core.engines import attend
     from attncli.core.row_tiles import GivenWeights
@@ -200,9 +200,9 @@ def attend_by_loop(
     scale: str | float = "sqrt",
     softmax: bool = True,
 ) -> Float[Tensor, "*batch token dim"]:
-    """The output of unprojected self-attention, with one dot product and one accumulation per cell.
+    """Return the output of unprojected self-attention, with one dot product and one accumulation per cell.
 
-    The loops that the matrix products stand for: Bloem 2019, Transformers from scratch.
+    These are the loops that the matrix products stand for: Bloem 2019, Transformers from scratch.
     """
     if vectors.dim() > 2:
         outputs = [attend_by_loop(item, mask, scale=scale, softmax=softmax) for item in vectors]

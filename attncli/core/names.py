@@ -1,7 +1,7 @@
-"""Names of row statistics, head statistics and patterns, and parsing of the names of heads and tokens.
+"""Names of row statistics, head statistics and patterns, and parsers for the names of heads and tokens.
 
-A leaf without torch, so that settings can be checked before torch is imported: formulas are named by their
-place, `module:function`.
+A leaf without torch, so that settings can be checked before torch is imported. Formulas are therefore named
+by their place, `module:function`.
 """
 
 import re
@@ -11,17 +11,17 @@ from typing import Literal, NamedTuple
 from attncli.index import installed_features
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
-"""Replacements for the output of a removed head."""
+"""What replaces the output of a removed head."""
 PairMethod = Literal["heads", "mean", "logistic"]
-"""Method for finding known pairs: single heads, the mean of the best heads, or a regression over all."""
+"""The method for finding known pairs: single heads, the best heads' mean, or a regression over all heads."""
 SourceMethod = Literal["weights", "removal", "sampled"]
-"""Method for measuring the sources of an answer."""
+"""The method for measuring the sources of an answer."""
 ActivationNames = Literal["transformer_lens", "nnsight"]
-"""Naming scheme of activation arrays."""
+"""The naming scheme of activation arrays."""
 WholeRows = Literal["none", "mean", "heads"]
-"""Whole rows of weights to save while a model generates."""
+"""Which whole rows of weights to save while a model generates."""
 MAX_KEYS_PER_HEAD = 128
-"""Keys up to which each head's weights are saved; for longer rows, only their mean over the heads."""
+"""The number of keys up to which each head's weights are saved; beyond it, only their mean over heads."""
 
 
 class RowStatistic(NamedTuple):
@@ -29,17 +29,17 @@ class RowStatistic(NamedTuple):
 
     formula: str
     signed: bool = False
-    """True if rows with negative weights have it, too."""
+    """True if rows with negative weights have this statistic, too."""
     positional: bool = False
-    """True if it compares positions of queries and keys, which differ between two texts."""
+    """True if the statistic compares positions of queries and keys, which differ between two texts."""
     running: bool = False
-    """True if the engine `tiles` has it from its running sums; otherwise it needs a second pass."""
+    """True if the engine `tiles` can derive it from its running sums; otherwise it needs a second pass."""
     needs_scores: bool = False
-    """True if it needs scores, which weights from another tool do not have."""
+    """True if the statistic needs scores, which weights from another tool lack."""
     is_peak: bool = False
-    """True if a head's number is the largest over its rows, not their mean."""
+    """True if a head's value is the maximum over its rows rather than their mean."""
     unit: str = ""
-    """The unit of its numbers, unless it is weight."""
+    """The unit of the values, unless they are weights."""
 
 
 # In the order in which reports name them.
@@ -58,22 +58,22 @@ ROW_STATISTICS = {
     ),
 }
 WEIGHT_STATISTICS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.needs_scores)
-"""Row statistics that need no scores, so that weights from another tool have them, too."""
+"""The row statistics that need no scores, so that weights from another tool have them, too."""
 
 
 class Ends(NamedTuple):
-    """Numbers of first and last keys that a small cache keeps: Xiao et al. 2023 (2309.17453)."""
+    """The numbers of first and last keys that a small cache keeps: Xiao et al. 2023 (2309.17453)."""
 
     sink: int
     window: int
 
 
 def cache_ends(num_keys: int) -> Ends:
-    """4 first and 64 last keys, as in Xiao et al.; at most a 128th and an eighth of all keys, rounded up."""
+    """The 4 first and 64 last keys, as in Xiao et al., but at most 1/128 and 1/8 of all keys, rounded up."""
     return Ends(min(4, -(-num_keys // 128)), min(64, -(-num_keys // 8)))
 
 
-# The keys of a row that count for a head's score: a function of `attncli.core.formulas.Places`.
+# Which keys of a row count for a head's score: a function of `attncli.core.formulas.Places`.
 PATTERNS = {
     "sink_mass_4": "attncli.core.formulas:first_four",
     "previous_token": "attncli.core.formulas:previous_token",
@@ -90,15 +90,15 @@ PATTERNS = {
     "near_mass": "attncli.core.formulas:near_mass",
 }
 ON_GRIDS = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight", "others_to_weight")
-"""Statistics of tokens on a grid, where nothing comes before or after; `neighbour` exists only on grids."""
+"""The statistics of tokens on a grid, which have no order; `neighbour` exists only on grids."""
 IN_TIME = ("distance_seconds", "near_mass")
-"""Statistics of tokens that have a time."""
+"""The statistics of tokens that have a time."""
 REPEAT_PATTERNS = ("duplicate_token", "induction")
-"""Patterns of repeated tokens. Tokens in time have none, since all of them differ."""
+"""The patterns of repeated tokens. Tokens in time have none, since no two of them are equal."""
 REQUESTED_PATTERNS = ("from_to_weight", "others_to_weight")
-"""Patterns of the tokens that --from and --to name."""
+"""The patterns of the tokens that --from and --to name."""
 KEY_PATTERNS = ("sink_mass_4", "special_mass", *REQUESTED_PATTERNS)
-"""Patterns that do not compare queries with keys, so that cross-attention has them, too."""
+"""The patterns that do not compare queries with keys, so that cross-attention has them, too."""
 WITH_SHARE = (
     "previous_token",
     "next_token",
@@ -107,7 +107,7 @@ WITH_SHARE = (
     "induction",
     "special_mass",
 )
-"""Patterns that are also reported as a share of all weight: NAME_mul."""
+"""The patterns that are also reported as a share of all weight, as NAME_mul."""
 
 # Statistics of the row that chose a token: functions of `attncli.core.formulas.PromptedRows`.
 WRITING = {
@@ -118,19 +118,19 @@ WRITING = {
     "lookback_ratio": "attncli.core.formulas:lookback_ratio",
     "needle_mass": "attncli.core.formulas:needle_mass",
 }
-for feature in installed_features().values():  # measured where queries and keys belong to one text
+for feature in installed_features().values():  # measured only where queries and keys belong to the same text
     ROW_STATISTICS |= {
         name: RowStatistic(place, positional=True)
         for name, place in feature.statistics.items()
         if name not in {*ROW_STATISTICS, *PATTERNS, *WRITING}
     }
 GENERATED_KEY_STATISTICS = ("written_mass", "lookback_ratio")
-"""Statistics that need generated tokens among the keys, so that cross-attention does not have them."""
+"""The statistics that need generated tokens among the keys, which cross-attention does not have."""
 WRITER_STATISTICS = (*WEIGHT_STATISTICS, *WRITING, "retrieval")
-"""Statistics of each head of a model that generates text."""
+"""The statistics of each head of a model that generates text."""
 
 LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
-"""Columns of a head's row for the key with its largest weight, and the query that has this weight."""
+"""The columns in a head's row for the key with its largest weight and the query that has this weight."""
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
@@ -139,42 +139,42 @@ HEAD_STATISTICS = (
     "high_norm_mass",
     "value_norm",
 )
-"""Statistics of each head in a survey."""
+"""The statistics of each head in a survey."""
 
 
 STARTS_SPECIAL = "starts_special"
-"""Field: true if the first key is a special token, which decides what counts as weight on special tokens."""
+"""The field that is true if the first key is a special token, which matters for special-token weights."""
 
 WITHOUT_FIRST = "without_first"
-"""Statistics of a head's rows without their first key, the other weights renormalised."""
+"""The statistics of a head's rows without their first key, with the other weights renormalised."""
 
 UNNAMED = "unnamed"
-"""Name of a head that no pattern names."""
+"""The name of a head that no pattern names."""
 
 NOT_MEASURED = "not measured"
-"""Name of a head that no pattern names on texts too short to measure every pattern of positions."""
+"""The name of a head that no pattern names, on texts too short to measure every pattern of positions."""
 
 
 FIRST_TOKEN = "first token"
 
 
 class HeadPattern(NamedTuple):
-    """The statistic of a pattern, the number above which a head has the pattern, and its letter.
+    """The statistic of a pattern, the threshold above which a head has the pattern, and the pattern's letter.
 
     A mean weight above 0.3 on the first key makes a sink (Gu et al. 2024, 2410.10781). Clark et al. 2019
-    (1906.04341) count BERT's heads on previous, next and special tokens; Olsson et al. 2022 (2209.11895)
-    count induction heads from about half of the weight.
+    (1906.04341) count BERT's heads on the previous, the next and special tokens; Olsson et al. 2022
+    (2209.11895) count induction heads from about half of the weight.
     """
 
     statistic: str
     threshold: float
     letter: str
     precedence: int = 1
-    """The matching pattern with the highest precedence names a head; among equals, the largest statistic."""
+    """The matching pattern with the highest precedence names a head; the largest statistic breaks ties."""
 
 
 HEAD_PATTERNS = {
-    # Heads park unneeded weight here: names only heads that no other pattern names.
+    # Heads park unneeded weight here, so it names only heads that no other pattern names.
     FIRST_TOKEN: HeadPattern("sink_mass", 0.3, "F", precedence=0),
     "previous token": HeadPattern("previous_token", 0.4, "P"),
     "next token": HeadPattern("next_token", 0.4, "N"),
@@ -189,14 +189,14 @@ HEAD_PATTERNS = {
 
 
 EVEN = ("sink_mass", "previous_token", "next_token", "current_token", "special_mass", "one_key_mass")
-"""Pattern statistics that are high on short texts for any head: their values under even weights are saved."""
+"""Pattern statistics that are high for any head on short texts, so their even-weight values are saved."""
 
 
 class Effect(NamedTuple):
     """The effect of removing a head, as one number."""
 
     is_difference: bool = False
-    """The value without the head minus the value with it, which may have either sign."""
+    """The value without the head minus the value with it, of either sign."""
     negative_is_better: bool = False
     """A negative number means that the head helps."""
 
@@ -226,12 +226,12 @@ class NamedHead(NamedTuple):
 
 
 def stack_label(stack: str) -> str:
-    """Display name of a stack of layers: empty for the only stack of a model."""
+    """The display name of a stack of layers; empty for a model's only stack."""
     return "" if stack == "self" else stack
 
 
 def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
-    """`must be from 0:0 to 29:8`, from the number of heads per layer; lists the layers if any are missing."""
+    """Return `must be from 0:0 to 29:8`, from the heads per layer; list the layers if any are missing."""
     layers, start = sorted(num_heads), f"{stack}:" if stack else ""
     first, last = layers[0], layers[-1]
     gaps = f" (layers {', '.join(map(str, layers))})" if last - first >= len(layers) else ""
@@ -250,7 +250,7 @@ NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})"
 
 
 def source_number(name: str) -> int | None:
-    """Number in the name of an answer's source, 2 for doc2; None for any other name."""
+    """The number in the name of an answer's source, such as 2 for doc2; None for any other name."""
     numbered = NUMBERED.fullmatch(name)
     return int(numbered[1]) if numbered else None
 
@@ -260,16 +260,19 @@ POSITION = re.compile(r"-?[0-9]{1,9}")
 OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)
 
 Occurrences = Callable[[str], Sequence[Sequence[int]]]
-"""Every occurrence of a text, each as the positions of its tokens: one, or several for a word."""
+"""Every occurrence of a string, each as the positions of its tokens: one position, or several for a word."""
 
 
 def occurrences_among(tokens: Sequence[str]) -> Occurrences:
-    """A lookup of the positions of tokens that equal a text."""
+    """Return a lookup of the positions of the tokens that equal a string."""
     return lambda text: [(i,) for i, token in enumerate(tokens) if token == text]
 
 
 def position_among(position: int, num_tokens: int) -> int:
-    """Position counted from 0, from one that may be negative. Raises ValueError if it is out of range."""
+    """Return a position counted from 0, given one that may be negative.
+
+    Raises ValueError if it is out of range.
+    """
     if not -num_tokens <= position < num_tokens:
         ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"
         raise ValueError(f"must be a position {ends}, counted from the end (got {position})")
@@ -277,11 +280,11 @@ def position_among(position: int, num_tokens: int) -> int:
 
 
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
-    """The positions that a name refers to: every occurrence of a text, or an empty tuple.
+    """The positions that a name refers to: every occurrence of a string, or an empty tuple if there is none.
 
-    A whole number and `last` are positions, negative ones counted from the end. Anything else is a text: as
-    written, else without its quotes ("last", "5"), else with the number of the occurrence (to#2). Raises
-    ValueError for a position or occurrence that does not exist.
+    A whole number or `last` is a position; negative numbers count from the end. Anything else is a string,
+    matched as written, otherwise without its quotes ("last", "5"), otherwise with the number of the
+    occurrence (to#2). Raises ValueError for a position or occurrence that does not exist.
     """
     if name == LAST or POSITION.fullmatch(name):
         return (position_among(-1 if name == LAST else int(name), num_tokens),)
@@ -303,7 +306,10 @@ def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
 
 
 def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrences) -> int:
-    """The only position that a name refers to. Raises ValueError for several, with a name for each."""
+    """The only position that a name refers to.
+
+    Raises ValueError, with a name for each position, if there are several.
+    """
     if len(positions) > 1:
         several = ", ".join(map(str, positions))
         is_numbered = len(_of_text(name, occurrences)) == len(positions)

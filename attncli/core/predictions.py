@@ -1,4 +1,4 @@
-"""Losses of distributions over tokens, and divergences between them."""
+"""Losses of distributions over tokens, and divergences between such distributions."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NUMBERS_AT_ONCE = 2**21
-"""Logits converted to float64 at a time: 16 MB."""
+"""The number of logits converted to float64 at a time: 16 MB."""
 NUMBERS_IN_CACHE = 2**18
-"""Logits that a torch thread compares at a time: two buffers of 2 MB, which stay in the CPU's cache."""
+"""The number of logits compared at a time by a torch thread: two buffers of 2 MB fit in the CPU's cache."""
 
 
 def wide_log_softmax(
     logits: Float[Tensor, "place token"],
 ) -> Iterator[tuple[slice, Float[Tensor, "some token"]]]:
-    """ln p in float64, for some places at a time.
+    """Yield ln p in float64, for some places at a time.
 
     In float32 the logsumexp is rounded by 1e-6 if logits are about 20, and with it every ln p.
     """
@@ -45,10 +45,10 @@ class Compared(NamedTuple):
 
 
 class Predictions:
-    """Distributions p over tokens, one per place, to compare other distributions with.
+    """Distributions p over tokens, one per place, with which other distributions are compared.
 
     p is rounded to the dtype of the logits, which changes a divergence by less than 1e-7 of its value; every
-    logarithm and sum is in float64. Kullback & Leibler 1951, 10.1214/aoms/1177729694.
+    logarithm and sum is computed in float64. Kullback & Leibler 1951, 10.1214/aoms/1177729694.
     """
 
     def __init__(self, logits: Float[Tensor, "place token"], targets: Int[Tensor, " place"]) -> None:
@@ -63,7 +63,7 @@ class Predictions:
         self._negative_entropy = torch.cat(negative_entropy)
 
     def compared(self, logits: Float[Tensor, "place token"], first: int = 0) -> Compared:
-        """Compare the distributions q of these logits, at the places from `first` on, with p."""
+        """Compare p with the distributions q of these logits, which belong to the places from `first` on."""
         size = self._places_at_once(logits)
         wide = logits.new_empty(2, min(size, len(logits)), logits.shape[-1], dtype=torch.float64)
         losses, divergences = [], []
@@ -80,8 +80,9 @@ class Predictions:
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
 
     def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
-        """Places per step: many on an accelerator; on the CPU only as many as fit its cache, since allocating
-        memory for each step would take longer than computing it.
+        """The number of places per step: many on an accelerator, but on the CPU only as many as fit in its cache.
+
+        On the CPU, allocating memory for each step would otherwise take longer than computing it.
         """
         numbers = (
             NUMBERS_IN_CACHE * torch.get_num_threads() if logits.device.type == "cpu" else NUMBERS_AT_ONCE

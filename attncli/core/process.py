@@ -1,8 +1,8 @@
 """Temporary changes to the whole process, safe while other threads compute or fork.
 
 A leaf without torch. Python's warnings, standard error and the parts of torch that transformers replaces
-while it loads a model are shared by all threads: only one thread changes them at a time, or several threads
-that need the same change do so together.
+while it loads a model are shared by all threads. Only one thread may change them at a time, or several that
+need the same change.
 """
 
 import os
@@ -13,14 +13,14 @@ from threading import RLock, get_ident
 from weakref import WeakSet
 
 ALONE = RLock()
-"""Held during a change to the process that two threads could not share."""
+"""Held during a change to the process that two threads cannot share."""
 
 
 @contextmanager
 def quiet_warnings(*errors: type[Warning]) -> Iterator[None]:
-    """Hide all warnings inside the block, but raise the types in `errors`; one thread at a time.
+    """Hide all warnings inside the block, but raise those of the types in `errors`; one thread at a time.
 
-    With `warnings.catch_warnings` in two threads, the filters of one would remain in the whole process.
+    If two threads used `warnings.catch_warnings`, the filters of one would remain in the whole process.
     """
     with ALONE, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,11 +71,11 @@ class SharedChange:
                 self._undo = None
 
     def before_fork(self) -> None:
-        """Wait until no change is half made."""
+        """Wait until no change is half done."""
         self._lock.acquire()
 
     def after_fork(self, *, is_child: bool) -> None:
-        """In the child, undo changes for threads other than the forking one: they do not exist there."""
+        """In the child, undo the changes of all threads but the forking one: no other exists there."""
         try:
             for user, thread in [*self._users.items()] if is_child else ():
                 if thread != get_ident():

@@ -1,15 +1,15 @@
-"""Progress reports of long work."""
+"""Progress reports of long computations."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stage(NamedTuple):
-    """The start of a part of some work: `done` is the share of all work before it, `end` the share after it.
+    """The start of one part of the work; `done` and `end` are the shares of all work before and after it.
 
     `what` describes it; similar stages share a description, and `number` of `total` counts them. `runs` is
-    the number of runs of the model if the stage does nothing else: their layers then show its progress.
-    Shares are roughly proportional to the cost of the parts, and never decrease.
+    the number of model runs if the stage does nothing else, so that their layers show its progress. Shares
+    are roughly proportional to the costs of the parts, and never decrease.
     """
 
     what: str
@@ -21,22 +21,22 @@ class Stage(NamedTuple):
 
     @property
     def words(self) -> str:
-        """`reading`, `head 12 of 90`."""
+        """The description of the stage: `reading`, `head 12 of 90`."""
         return f"{self.what} {self.number:,} of {self.total:,}" if self.total else self.what
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """A listener to the progress of an experiment."""
+    """A listener that is told the progress of an experiment."""
 
     def __call__(self, share: float, /) -> None:
-        """Report the share of a long computation that is done, between 0 and 1."""
+        """Report the finished share of a long computation, between 0 and 1."""
 
     def stage(self, stage: Stage, /) -> None:
         """Report the start of a part of a long computation."""
 
     def if_long(self, ways_out: str, /) -> None:
-        """Offer cheaper settings, to be shown if the whole computation takes long."""
+        """Offer cheaper settings, shown only if the whole computation takes long."""
 
     def write(self, text: str, /) -> None:
         """Show text as a model generates it."""
@@ -45,14 +45,14 @@ class Progress(Protocol):
         """Show a line until anything else is shown: the next step takes long and reports no progress."""
 
     def tell(self, line: str, /) -> None:
-        """Show a line that stays: a part is finished."""
+        """Show a line that stays, once a part is finished."""
 
     def begin_layer(self, number: int, count: int, /) -> None:
-        """Report the start of a layer, out of `count`, of a model whose layers are read as it runs."""
+        """Report the start of a layer, out of `count` layers, of a model whose layers are read as it runs."""
 
 
 class Work:
-    """Reports the stages of some work as they begin, from the approximate cost of each, in any unit.
+    """Reports the stages of some work as they begin, given the approximate cost of each stage in any unit.
 
     `left` is an estimate of the cost of all stages that have not begun; `expect` replaces it once more is
     known.
@@ -63,7 +63,7 @@ class Work:
         self._done = self._running = self._share = 0.0
 
     def begin(self, what: str, cost: float, number: int = 0, total: int = 0, *, runs: int = 0) -> None:
-        """Begin a stage of that cost; the previous one is done."""
+        """Begin a stage of the given cost; the previous stage is done."""
         self._done += self._running
         self._running, self._left = cost, max(0.0, self._left - cost)
         whole = max(self._done + cost + self._left, TINY)
@@ -73,10 +73,10 @@ class Work:
             self._tell(Stage(what, self._share, end, number, total, runs))
 
     def expect(self, left: float) -> None:
-        """Set the cost of everything after the current stage."""
+        """Set the total cost of all stages after the current one."""
         self._left = left
 
 
 TINY = 1e-9
 ALMOST_DONE = 0.999
-"""Largest share reported before the work is done, since estimates may be wrong."""
+"""The largest share reported before the work is done, because estimates may be wrong."""

@@ -1,4 +1,4 @@
-"""The reference that tests compare engines with: float64, whole matrices, one formula per line."""
+"""The reference that tests compare engines with: float64, whole matrices, and one formula per line."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from attncli.core.names import ROW_STATISTICS
 
 
 def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
-    """Every result for a layer; memory grows with the square of the length."""
+    """Compute every result for a layer; memory grows with the square of the length."""
     rules, (num_texts, num_heads, num_queries, num_keys) = layer.rules, layer.shape
     key, value = (shared.double() for shared in layer.expanded())
     raw = layer.query.double() @ key.mT
@@ -68,7 +68,7 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
 
 
 def _pools(weights: torch.Tensor, most: int | None) -> list[tuple[torch.Tensor, ...]]:
-    """Strips of blocks, at most `most` along each side; a single block if `most` is None."""
+    """Return the blocks as strips, at most `most` along each side, or as a single block if `most` is None."""
     height, width = (-(-size // (most or 1)) for size in weights.shape[-2:])
     return [torch.split(strip, width, dim=-1) for strip in torch.split(weights, height, dim=-2)]
 

@@ -25,11 +25,12 @@ Result = TypeVar("Result")
 
 
 def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator[Result]:
-    """The results of the jobs, in order. Jobs run in helper threads and, between two results, in this one.
+    """Yield the results of the jobs, in order.
 
-    Torch releases the interpreter's lock during each operation, so threads over blocks keep the cores busy;
-    torch's own threads, which split every small operation, do not. An exception, Ctrl-C included, drops the
-    jobs that have not begun and is raised once the running ones end (milliseconds).
+    Jobs run in helper threads and, between two results, in this one. Torch releases the interpreter's lock
+    during each operation, so threads over blocks keep the cores busy; torch's own threads, which split every
+    small operation, do not. An exception, Ctrl-C included, drops the jobs that have not begun and is raised
+    once the running ones end (milliseconds).
     """
     num_helpers = min(num_threads, len(jobs)) - 1
     if num_helpers < 1:
@@ -37,7 +38,7 @@ def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator
         return
     waiting = deque(enumerate(jobs))
     results: dict[int, Result] = {}
-    is_inference = torch.is_inference_mode_enabled()  # per thread, like no_grad
+    is_inference = torch.is_inference_mode_enabled()  # applies per thread, like no_grad
 
     def run_next() -> bool:
         try:
@@ -53,7 +54,7 @@ def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator
             with torch_threads(1), torch.inference_mode(is_inference), torch.no_grad():
                 while run_next():
                     pass
-        except BaseException:  # whatever ends one thread: the others start no new job
+        except BaseException:  # whatever ends one thread, the others start no new job
             waiting.clear()
             raise
 
@@ -74,18 +75,20 @@ def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator
 
 
 MAX_SPARE_BYTES = 2**24
-"""Most bytes reused by the next call: the three buffers of a float32 tile are 12 MB."""
+"""The largest number of bytes reused by the next call: the three buffers of a float32 tile take 12 MB."""
 
 _spare_buffers: list[Tensor] = []
-"""The one CPU buffer that the last call left, since small calls come by the thousand. CUDA has its own cache.
+"""The CPU buffer left by the last call, kept because small calls come by the thousand.
+
+CUDA has its own cache.
 """
 _scratch_lock = Lock()
 
 
 class Scratch:
-    """Tile-sized buffers, each lent to one job at a time while the with-block of a call runs.
+    """Tile-sized buffers, each lent to one job at a time while a call's with-block runs.
 
-    Until the call ends, there is one buffer for each job running at the same time.
+    Until the call ends, there is one buffer for each concurrent job.
     """
 
     def __init__(self, like: Tensor, count: int = 2) -> None:
@@ -112,12 +115,12 @@ class Scratch:
 
     @contextmanager
     def lent(self, size: int) -> Iterator[Float[Tensor, "count size"]]:
-        """Buffers of that size, for the duration of the with-block."""
+        """Lend buffers of this size for the duration of the with-block."""
         num_bytes = self._count * size * self._like.itemsize
         with _scratch_lock:
             buffer = self._free.pop() if self._free else None
         if buffer is None or buffer.nbytes < num_bytes:
-            # A buffer made in inference mode could not be written to outside of it.
+            # A buffer created in inference mode could not be written to outside that mode.
             with torch.inference_mode(mode=False):
                 buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._like.device)
         try:
@@ -128,7 +131,7 @@ class Scratch:
 
 
 LEAST_EXPONENT = -800.0
-"""exp(-800) is 0 in float64, and 0 * -800 is 0: a hidden score (-inf) adds nothing to an entropy."""
+"""exp(-800) is 0 in float64, and 0 * -800 is 0, so a hidden score (-inf) adds nothing to an entropy."""
 LOG2_E = 1.4426950408889634
 ROW_NUMBERS = (
     *("logsumexp", "log_total", "sum", "cross", "distance"),
@@ -137,7 +140,7 @@ ROW_NUMBERS = (
 
 
 class RowArguments(ctypes.Structure):
-    """The struct `Rows` of tile_pass.c."""
+    """The struct `Rows` in tile_pass.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "num_first", "window")),
@@ -164,7 +167,7 @@ def softmax_rows(
     buffers: Float[Tensor, "2 size"],
     num_keys: int,
 ) -> tuple[Tensor, Float[Tensor, "text head query"], Softmax]:
-    """exp(score - logsumexp) in the first buffer, the logsumexp, and how the softmax was computed.
+    """Compute exp(score - logsumexp) in the first buffer; return it with the logsumexp and the softmax.
 
     Hidden scores are -inf. The sink, a score, joins only the denominator. A row without visible keys has
     weights 0. `num_keys` counts all keys, even if these are only some of them.
@@ -219,13 +222,13 @@ def _by_torch(
 ) -> tuple[Tensor, Tensor, Softmax]:
     weights, exponents = (buffer[: scores.numel()].view(scores.shape) for buffer in buffers)
     reference = scores.amax(dim=-1)
-    if sink is not None:  # a row may have only scores of -inf: all its weight goes to the sink
+    if sink is not None:  # if all scores of a row are -inf, all its weight goes to the sink
         reference = reference.clamp(min=torch.finfo(scores.dtype).min / 2)
     if seen.blind is not None:
         reference = reference.masked_fill(seen.blind, 0.0)
     torch.sub(scores, reference.unsqueeze(-1), out=exponents)
     exponents.clamp_(min=LEAST_EXPONENT)  # hidden scores are -inf, and so are scores with a bias of -inf
-    torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third of the time of exp
+    torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third as long as exp
     totals = weights.sum(dim=-1)
     if sink is not None:
         return _below_sink(weights, exponents, totals, reference, sink)
@@ -240,7 +243,7 @@ def _by_torch(
 def _below_sink(
     weights: Tensor, exponents: Tensor, totals: Tensor, reference: Tensor, sink: Tensor
 ) -> tuple[Tensor, Tensor, Softmax]:
-    """Add the sink to the denominator, in float64: it may be far above the keys."""
+    """Add the sink to the denominator, in float64 because the sink may be far above the keys."""
     keys_log_total, above = totals.double().log(), (sink - reference).double()
     log_totals = torch.logaddexp(keys_log_total, above)
     participation = (2 * log_totals).exp() / torch.linalg.vector_norm(weights, dim=-1).double().square()
@@ -257,18 +260,21 @@ def _below_sink(
 
 
 NUM_BUFFERS = 3
-"""Buffers that `Scratch` holds for a tile: scores, weights and, for torch, exponents."""
+"""The number of buffers that `Scratch` holds for a tile: scores, weights and, for torch, exponents."""
 TILE = 2**20
-"""Scores in a tile: 4 MB of scores, as much of weights and, for torch, of exponents."""
+"""The number of scores in a tile: 4 MB of scores, as much of weights and, for torch, of exponents."""
 LEAST_ROWS = 64
-"""Rows per head in a tile. Tiles of long rows have fewer heads, not fewer rows, which would be slower."""
+"""The number of rows per head in a tile.
+
+Tiles of long rows have fewer heads, since fewer rows would be slower.
+"""
 MOST_ROWS = 256
-"""Most rows per head in a tile: causal rows leave out the keys after the tile's last query."""
+"""The largest number of rows per head in a tile: causal rows leave out keys after the tile's last query."""
 
 
 @dataclass(frozen=True)
 class TilePlace:
-    """Texts, heads and queries of a tile."""
+    """The texts, heads and queries of a tile."""
 
     texts: slice
     heads: slice
@@ -277,11 +283,11 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class Tile:
-    """The rows of a block with the keys that some of them see.
+    """The rows of a block, with the keys that any of them sees.
 
     Scores and logsumexp are present if weights were computed from scores; hidden scores are -inf, and
-    `masked` is True if there are any. `blind` marks queries that see no key, None without any. The next tile
-    overwrites the tensors.
+    `masked` is True if there are any. `blind` marks queries that see no key, or is None if there are none.
+    The next tile overwrites the tensors.
     """
 
     block: TilePlace
@@ -300,7 +306,7 @@ class Tile:
         return self.rows.weights
 
     def ranking(self) -> Float[Tensor, "text head query key"]:
-        """The numbers that rank keys, -inf where hidden: scores, or weights without them."""
+        """The numbers that rank keys, -inf where hidden: scores if there are any, otherwise weights."""
         if self.scores is not None:
             return self.scores
         assert self.seen is not None
@@ -308,7 +314,7 @@ class Tile:
 
 
 def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePlace]:
-    """All rows in tiles of about TILE entries: several whole texts, or some queries of some heads.
+    """Return all rows in tiles of about TILE entries: several whole texts, or some queries of some heads.
 
     The `group` heads that share a key/value head stay together. Heads of the same queries are adjacent, so
     that values that depend only on positions are computed once.
@@ -332,7 +338,7 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePla
 
 @dataclass(frozen=True, repr=False)
 class GivenWeights:
-    """Finished weights, from a model that returns only weights or from another tool.
+    """Finished weights, from a model that returns only its weights or from another tool.
 
     `seen` marks the entries that a query may see; weights may be negative, and rows may sum to any number.
     """
@@ -345,13 +351,13 @@ class GivenWeights:
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        """Texts, heads, queries, keys."""
+        """The numbers of texts, heads, queries and keys."""
         num_texts, num_heads, num_queries, num_keys = self.weights.shape
         return num_texts, num_heads, num_queries, num_keys
 
     @cached_property
     def like(self) -> Tensor:
-        """An empty tensor with the dtype and device of the computation."""
+        """Create an empty tensor with the dtype and device of the computation."""
         return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
@@ -359,7 +365,10 @@ LayerOrWeights = AttentionLayer | GivenWeights
 
 
 def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
-    """The heads of several layers as one layer. All layers see the same keys and have plain scores."""
+    """Combine the heads of several layers into one layer.
+
+    All layers must see the same keys and have plain scores.
+    """
     if len(sources) == 1:
         return sources[0]
     first = sources[0]
@@ -374,7 +383,7 @@ def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
 
 
 def tile_places(source: LayerOrWeights) -> list[list[TilePlace]]:
-    """Places of tiles that cover every row; each list has the heads of the same queries."""
+    """Return places of tiles that cover every row; each list has the heads of the same queries."""
     every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
     same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]
@@ -383,7 +392,7 @@ def tile_places(source: LayerOrWeights) -> list[list[TilePlace]]:
 def tiles(
     source: LayerOrWeights, some: Iterable[TilePlace], scratch: Scratch, *, keep_raw: bool = False
 ) -> Iterator[Tile]:
-    """Compute the tiles at these places; with `keep_raw`, query . key as well."""
+    """Compute the tiles at these places and, with `keep_raw`, query . key as well."""
     if isinstance(source, GivenWeights):
         for block in some:
             yield _weights_tile(source, block)
@@ -395,7 +404,7 @@ def tiles(
 
 
 def select_part(tensor: Tensor, *parts: slice) -> Tensor:
-    """These parts of the tensor's first axes; the tensor itself if they cover it."""
+    """Select these parts of the tensor's first axes; return the tensor itself if they cover it."""
     if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
         return tensor
     return tensor[parts]
@@ -412,7 +421,7 @@ def _weights_tile(given: GivenWeights, block: TilePlace) -> Tile:
     columns = torch.arange(weights.shape[-1], device=weights.device)
     visible = seen.sum(dim=-1).unsqueeze(1)
     blind = visible == 0 if (visible == 0).any() else None
-    if blind is not None:  # a finite mask leaves weights there; NaN stays
+    if blind is not None:  # a finite mask leaves weights on these keys; NaN stays
         weights = weights.masked_fill(blind.unsqueeze(-1) & weights.isfinite(), 0.0)
     rows = Rows(weights, visible, positions, columns)
     return Tile(block, slice(0, weights.shape[-1]), rows, not bool(seen.all()), blind, seen=seen)
@@ -421,14 +430,14 @@ def _weights_tile(given: GivenWeights, block: TilePlace) -> Tile:
 def _softmax_tile(
     layer: AttentionLayer, block: TilePlace, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
-    """Scores and weights in separate buffers: one exponential per score."""
+    """Compute scores and weights in separate buffers, with one exponential per score."""
     seen = layer.visibility.for_texts(block.texts).seen_keys(block.queries, buffers)
     shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
     scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
     raw = _scaled_products(layer, block, seen.keys, scores, keep_raw=keep_raw)
     _apply_rules(layer, block, seen.keys, scores)
     if seen.hidden is not None:
-        # Adding is several times as fast as filling by a mask that is broadcast over heads.
+        # Adding is several times as fast as filling with a mask broadcast over heads.
         scores[..., seen.masked].add_(seen.hidden)
 
     sink = layer.rules.softmax_sink
@@ -460,7 +469,7 @@ def _scaled_products(
     *,
     keep_raw: bool,
 ) -> Float[Tensor, "text head query key"] | None:
-    """scale query . key, for groups of heads that share a key. Returns query . key if `keep_raw`."""
+    """Compute scale query . key for groups of heads that share a key. Returns query . key if `keep_raw`."""
     group = layer.group
     kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
     query = select_part(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
@@ -480,7 +489,7 @@ def _scaled_products(
 def _apply_rules(
     layer: AttentionLayer, block: TilePlace, keys: slice, scores: Float[Tensor, "text head query key"]
 ) -> None:
-    """Turn scaled scores into the softmax's input, in place."""
+    """Turn scaled scores into the input of the softmax, in place."""
     rules = layer.rules
     if rules.softcap is not None:
         scores.div_(rules.softcap).tanh_().mul_(rules.softcap)

@@ -1,4 +1,4 @@
-"""The default engine: whole rows, in tiles of about a million scores, every result from each tile at once."""
+"""The default engine: whole rows in tiles of about a million scores, every result from each tile at once."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ from attncli.core.summaries import merged_moments
 
 
 class Collector(Protocol):
-    """Takes every tile and returns a part of the result at the end."""
+    """Takes in every tile and returns part of the result at the end."""
 
     def add(self, tile: Tile) -> Callable[[], None] | None:
         """Take in a tile, without holding on to its tensors. Tiles of different queries arrive concurrently.
@@ -43,17 +43,17 @@ class Collector(Protocol):
         ...
 
     def result(self) -> dict[str, Any]:
-        """Fields of `Computed`."""
+        """Return fields of `Computed`."""
         ...
 
 
 def tile_slices(tile: Tile) -> tuple[slice, slice, slice]:
-    """The tile's slices of texts, heads and queries."""
+    """The slices of texts, heads and queries that a tile covers."""
     return tile.block.texts, tile.block.heads, tile.block.queries
 
 
 class FilledTensor:
-    """A tensor that tiles fill; if one tile covers it, that tile's result is the tensor."""
+    """A tensor filled by tiles; if one tile covers it, the tile's own result becomes the tensor."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
         self.shape, self.like = torch.Size(shape), like
@@ -61,7 +61,7 @@ class FilledTensor:
         self.lock = Lock()
 
     def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
-        """Fill in a part. It is copied if it shares the tile's buffers, which will be overwritten."""
+        """Fill in a part. The part is copied if it shares the tile's buffers, which will be overwritten."""
         with self.lock:
             if self.tensor is None:
                 buffers = tile.weights.untyped_storage().data_ptr()
@@ -73,7 +73,7 @@ class FilledTensor:
 
 
 class RowStatistics:
-    """The statistics of each row, with its sum, logsumexp and number of visible keys."""
+    """The statistics of each row, with the row's sum, logsumexp and number of visible keys."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
@@ -103,7 +103,7 @@ class RowStatistics:
 
 
 class PreviousToken:
-    """The weight on the key before each query; NaN if no such key exists."""
+    """The weight on the key before each query; NaN if there is no such key."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
@@ -125,7 +125,7 @@ class PreviousToken:
 
 
 class TopKeys:
-    """The keys of the largest weights of each row."""
+    """The keys with the largest weights of each row."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, _ = source.shape
@@ -134,7 +134,7 @@ class TopKeys:
 
     def add(self, tile: Tile) -> None:
         place = tile_slices(tile)
-        # Weights have no unit; a difference of 1 between scores is a factor e between weights.
+        # Weights have no unit; a difference of 1 between scores is a factor of e between weights.
         unit = 0.0 if tile.scores is None else 1.0
         best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
         weights = tile.weights.gather(-1, best.clamp(min=0))
@@ -167,7 +167,7 @@ class Output:
 
 
 class FinishedScores:
-    """Moments of the finished scores: each row about its own mean, rows merged in float64.
+    """Moments of the finished scores, measured about each row's own mean and merged in float64.
 
     Chan, Golub and LeVeque 1979.
     """
@@ -200,13 +200,13 @@ class FinishedScores:
 
 
 def head_moments(count: Tensor, *blocks: Tensor) -> Moments:
-    """Merge counts, means, squared deviations and ranges of blocks into the moments of each head."""
+    """Merge the counts, means, squared deviations and ranges of blocks into each head's moments."""
     merged = merged_moments(count.long(), *blocks)
     return Moments(*(merged[name] for name in ("mean", "variance", "min", "max")))
 
 
 class Matrices:
-    """Whole matrices: weights, and scores if wanted; hidden scores are -inf."""
+    """Whole matrices: the weights and, if wanted, the scores; hidden scores are -inf."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         like = source.like
@@ -249,7 +249,7 @@ class KeptHeads:
 
 
 class HeadMean:
-    """The mean of the heads' weights."""
+    """The mean of the weights over all heads."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, self.num_heads, num_queries, num_keys = source.shape
@@ -264,7 +264,7 @@ class HeadMean:
 
 
 class ReceivedMass:
-    """The sum over queries of the weights on each key."""
+    """The sum, over queries, of the weights on each key."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, _, num_keys = source.shape
@@ -289,7 +289,7 @@ class ReceivedMass:
 
 
 class PooledGrid:
-    """Blocks of ceil(length / pooled) queries and keys; the last ones are shorter."""
+    """Blocks of ceil(length / pooled) queries and keys; the last blocks may be shorter."""
 
     def __init__(self, num_queries: int, num_keys: int, pooled: int) -> None:
         self.sizes = (num_queries, num_keys)
@@ -297,7 +297,7 @@ class PooledGrid:
         self.counts = [-(-size // step) for size, step in zip(self.sizes, self.steps, strict=True)]
 
     def entries(self) -> Tensor:
-        """Number of entries in each block."""
+        """The number of entries in each block."""
         numbers = [
             (size - torch.arange(0, size, step)).clamp(max=step)
             for size, step in zip(self.sizes, self.steps, strict=True)
@@ -308,7 +308,7 @@ class PooledGrid:
 def _whole_blocks(
     weights: Float[Tensor, "text head query key"], start: int, height: int
 ) -> Iterator[Float[Tensor, "text head block query key"]]:
-    """The queries in blocks: the end of an earlier block, whole blocks, and the beginning of the next."""
+    """Split queries into blocks: the end of an earlier block, whole blocks, and the beginning of the next."""
     num_queries = weights.shape[2]
     first = min(-start % height, num_queries)
     last = num_queries - (num_queries - first) % height
@@ -322,7 +322,7 @@ def _whole_blocks(
 
 
 class PooledMaps:
-    """Mean and largest weight of blocks of queries and keys."""
+    """The mean and the largest weight of blocks of queries and keys."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.pooled is not None
@@ -341,7 +341,7 @@ class PooledMaps:
         rows = slice(queries.start // height, queries.start // height + num_rows)
 
         def pooled(reduce: Callable[..., Tensor]) -> Tensor:
-            # Rows first: their entries are adjacent in memory, and little remains to be padded.
+            # Rows first, because their entries are adjacent in memory and little remains to be padded.
             row_blocks = torch.cat(
                 [reduce(part, dim=-2) for part in _whole_blocks(tile.weights, queries.start, height)], dim=2
             )
@@ -362,7 +362,7 @@ class PooledMaps:
 
 
 class PatternMass:
-    """The weight of each head on each pattern: a matrix product, since it is linear in the weights."""
+    """Each head's weight on each pattern, as a matrix product because it is linear in the weights."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.patterns is not None
@@ -390,7 +390,7 @@ class PatternMass:
 
 
 SPARE_BITS = 46
-"""Bits by which the sum of the weights beside the first key must exceed the smallest normal number."""
+"""The bits by which the sum of the weights beside the first key must exceed the smallest normal number."""
 
 
 class RestOfRows:
@@ -446,7 +446,7 @@ class RestOfRows:
         return Tile(tile.block, tile.keys, left, tile.masked, ~is_left, seen=tile.seen)
 
     def _sees_first(self, tile: Tile) -> Tensor:
-        """(#text, 1, query): 1 where a query sees the first key."""
+        """1 where a query sees the first key, as (#text, 1, query)."""
         if isinstance(self.source, GivenWeights):
             assert tile.seen is not None
             return tile.seen[..., 0].unsqueeze(1).to(torch.int64)
@@ -465,9 +465,9 @@ class RestOfRows:
 
 
 LEAST_FOR_JOBS = 2**24
-"""Scores in a layer (1,182 tokens, 12 heads) from which attn's threads are faster than torch's."""
+"""The number of scores in a layer (1,182 tokens, 12 heads) beyond which attn's threads outpace torch's."""
 
-# The condition for each part, and the class that computes it.
+# For each part, its condition and the class that computes it.
 PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], Collector]], ...] = (
     (lambda wanted: True, RowStatistics),
     (lambda wanted: wanted.top_k > 0, TopKeys),
@@ -480,7 +480,7 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], 
     (lambda wanted: wanted.received_mass, ReceivedMass),
     (lambda wanted: wanted.pooled is not None, PooledMaps),
     (lambda wanted: wanted.patterns is not None, PatternMass),
-    (lambda wanted: wanted.rest is not None, RestOfRows),  # last, since it overwrites the scores
+    (lambda wanted: wanted.rest is not None, RestOfRows),  # last, because it overwrites the scores
 )
 
 
@@ -495,7 +495,7 @@ def attend(
         parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
         def take(some: list[TilePlace]) -> list[Callable[[], None]]:
-            """Compute all results of some queries; returns functions to call in order."""
+            """Compute all results of some queries; return functions to be called in order."""
             added = [
                 part.add(tile)
                 for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
@@ -549,7 +549,7 @@ def merged_into_words(
 def _seen(
     source: LayerOrWeights, query_words: Tensor, key_words: Tensor, num_words: tuple[int, int]
 ) -> Tensor:
-    """The words that each word sees."""
+    """Return the words that each word sees."""
     seen = source.visibility.whole(query_words.device) if isinstance(source, AttentionLayer) else source.seen
     words_seen = seen.new_zeros(len(query_words), *num_words)
     for text in range(len(words_seen)):
