@@ -417,7 +417,7 @@ def _texts(axis: LabelledAxis, places: set[int]) -> TokenTexts:
 
 POOLINGS = {"mean": block_mean, "largest": block_maximum}
 BAR_CELLS = 20
-SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "row": "each row by itself"}
+SCALES = {"linear": "linear", "log": "log scale, 0 at the minimum", "row": "scaled per row"}
 
 
 class Figure(NamedTuple):

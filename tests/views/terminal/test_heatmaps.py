@@ -220,7 +220,7 @@ def test_words_give_way_where_every_column_can_have_a_cell(colors: str) -> None:
 
 def test_rows_by_themselves_share_no_range() -> None:
     text = shown("heatmap", [run("multihead")], width=80, scale_colors="row")
-    assert "each row by itself" in text and "one range" not in text
+    assert "scaled per row" in text and "one range" not in text
 
 
 def test_maps_of_heads_share_a_range_and_say_so() -> None:
@@ -274,8 +274,8 @@ def test_what_is_compared_shares_its_range() -> None:
 
 def test_maps_of_blocks_are_logarithmic_unless_told_otherwise() -> None:
     report = run("self", num_tokens=300, engine="streaming", embed_dim=4)
-    assert "even in the logarithm" in shown("heatmap", [report], width=80)
-    assert "even in the logarithm" not in shown("heatmap", [report], width=80, scale_colors="linear")
+    assert "log scale" in shown("heatmap", [report], width=80)
+    assert "log scale" not in shown("heatmap", [report], width=80, scale_colors="linear")
 
 
 def test_ends_that_round_to_zero_beside_the_other_are_zero() -> None:
