@@ -83,7 +83,7 @@ def test_a_failed_run_is_told_kept_and_tried_again(attn: Attn, tmp_path: Path) -
     assert first.code == 3 and "x.yaml:1:1, bad: " in first.err and "1 done now" in first.err
     assert "1 failed" in first.err and "\x1b" not in first.err
     again = attn(arguments)
-    assert again.code == 3 and "0 done now" in again.err and "1 were there" in again.err
+    assert again.code == 3 and "0 done now" in again.err and "1 were already stored" in again.err
     shown = attn(["results", str(tmp_path / "r.db"), "--format", "json"])
     (failed,) = json.loads(shown.out)["statistics"]["failed"]
     assert failed["id"] == "bad" and "[/inst]" in failed["error"]
@@ -403,7 +403,7 @@ def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[
     assert told == f"interrupted: {store} has {count:,} of 2,000 runs; rerun the same command to resume\n"
     assert not (tmp_path / "runs.db-lock").exists()
     ended = attn([*arguments, "-o", str(store)])
-    assert ended.code == 0 and f"{count:,} were there" in ended.err
+    assert ended.code == 0 and f"{count:,} were already stored" in ended.err
     assert len(set(done_runs(store))) == len(done_runs(store)) == 2000
 
 
