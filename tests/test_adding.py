@@ -297,6 +297,7 @@ def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Package) -> None
     assert re.search(r"nearby", table) and "mass" in table
 
 
+@pytest.mark.nightly
 def test_a_statistic_of_a_row_is_in_both_engines(package: Package) -> None:
     settings = ["--num-tokens", "1100", "--embed-dim", "8", "--causal", "--embedding", "gaussian"]
     found = [

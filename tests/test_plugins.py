@@ -159,6 +159,7 @@ def convolution_row_sums(folder: Path, text: str) -> list[float]:
     ]
 
 
+@pytest.mark.nightly
 def test_layers_of_a_package_are_listed_and_measured(site: Path, lfm2: Path, tmp_path: Path) -> None:
     words = [text_of(11), "--model", str(lfm2), "--format", "json"]
     commands = [[name, *words] for name in ("heads", "ablate", "why", "circuit")]

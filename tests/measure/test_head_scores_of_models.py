@@ -114,6 +114,7 @@ def test_weighted_rows_are_normalised_products(name: str) -> None:
         torch.testing.assert_close(found.rows["entropy"].double(), torch.special.entr(expected).sum(-1))
 
 
+@pytest.mark.nightly
 def test_float32_stays_close_to_float64() -> None:
     """A longer text in several blocks, with a window."""
     model = ARCHITECTURES["Mistral"].build()

@@ -259,6 +259,7 @@ def test_a_model_without_a_tokenizer_writes_token_ids(model: Pretrained) -> None
     assert attncli.generate(model, {"ids": ids}, max_new_tokens=4).text == with_tokenizer.text
 
 
+@pytest.mark.nightly
 def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).train()
     lent = attncli.open_model(loaded, AutoTokenizer.from_pretrained(SHIPPED_MODEL))
@@ -326,6 +327,7 @@ def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
     assert attncli.survey(model, cut).num_tokens == 128
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_folder_will_do_for_a_model(kind: type, tmp_path: Path, model: Pretrained) -> None:
     folder = kind(SHIPPED_MODEL)

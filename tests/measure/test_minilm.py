@@ -73,6 +73,7 @@ def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
     assert len({head["rest_pattern"] for head in heads}) > 2, "some have a pattern, and others none"
 
 
+@pytest.mark.nightly
 def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, attn: Attn) -> None:
     texts, store = tmp_path / "texts.txt", tmp_path / "s.db"
     texts.write_text("\n".join(TEXTS))

@@ -96,6 +96,7 @@ def test_what_a_copy_is_given_is_not_given_to_the_model() -> None:
     assert not model._forward_hooks and model.config._attn_implementation != "another"
 
 
+@pytest.mark.nightly
 def test_a_store_has_the_same_numbers_with_one_thread_and_with_three(
     tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_config_of_endless_parts_is_one_line(
     assert said in line
 
 
+@pytest.mark.nightly
 def test_parts_that_no_setting_s_name_tells_are_counted(tmp_path: Path) -> None:
     config = AlbertConfig(
         hidden_size=8, embedding_size=8, num_attention_heads=2, intermediate_size=8, vocab_size=99

@@ -71,6 +71,7 @@ def cells_page(*cells: str) -> str:
     return f"<!doctype html><meta charset=utf-8><title>notebook</title>{''.join(cells)}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_cells_are_drawn_in_frames_of_their_own(
@@ -157,6 +158,7 @@ def test_what_nbconvert_sanitises_is_the_first_screen_alone(browser: Any, rule: 
     page.close()
 
 
+@pytest.mark.nightly
 def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:  # noqa: F811
     """And two outputs are two frames; imitated, since Colab is not to be had here."""
     cells = [attncli.run("self", sentence=text)._repr_html_() for text in ("the cat", "a dog sat")]

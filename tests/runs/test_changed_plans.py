@@ -50,7 +50,9 @@ def test_a_line_at_the_top_moves_the_ids_of_all(attn: Attn, tmp_path: Path) -> N
     store = tmp_path / "runs.db"
     assert attn(batch(tmp_path, ["a b", "c d e"])).code == 0
     ended = attn(batch(tmp_path, ["new one here", "a b", "c d e"]))
-    assert ended.err.startswith(f"{store} has 3 of 3 runs, 1 done now") and "2 were already stored" in ended.err
+    assert (
+        ended.err.startswith(f"{store} has 3 of 3 runs, 1 done now") and "2 were already stored" in ended.err
+    )
     assert sentences_by_id(store) == {"1": "new one here", "2": "a b", "3": "c d e"}
     groups = entropies(attn, store, "--group-by", "id")
     assert sorted((row["id"], row["count"]) for row in groups) == [("1", 1), ("2", 1), ("3", 1)]
@@ -142,6 +144,7 @@ def write_in_the_middle(path: Path) -> None:
     assert path.stat().st_mtime_ns == about.st_mtime_ns
 
 
+@pytest.mark.nightly
 def test_a_copied_model_computes_nothing_again(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +170,10 @@ def test_equal_lines_are_one_run_wherever_they_stand(attn: Attn, tmp_path: Path)
     ended = attn(batch(tmp_path, [*lines, *lines, "0 b c"]))
     assert ended.err.startswith(f"{store} has 300 of 300 runs, 300 done now") and "there" not in ended.err
     again = attn([*batch(tmp_path, [*lines, "new", *lines]), "--workers", "2"])
-    assert again.err.startswith(f"{store} has 301 of 301 runs, 1 done now") and "300 were already stored" in again.err
+    assert (
+        again.err.startswith(f"{store} has 301 of 301 runs, 1 done now")
+        and "300 were already stored" in again.err
+    )
     dry = attn([*batch(tmp_path, [*lines, "newer", *lines]), "--dry-run"])
     assert dry.out.endswith(f"{store} has 300 of them, 1 are left, 300 repeat another\n")
     assert sentences_by_id(store).keys() == {str(i) for i in range(1, 302)}
@@ -182,7 +188,9 @@ def test_steps_that_two_files_share_are_one_run(attn: Attn, tmp_path: Path) -> N
     assert ended.err.startswith(f"{store} has 3 of 3 runs, 3 done now") and "there" not in ended.err
     second.write_text("steps: [{experiment: norm}, {experiment: norm, num_features: 9}]")
     ended = attn(["batch", str(first), str(second), "-o", str(store)])
-    assert ended.err.startswith(f"{store} has 3 of 3 runs, 1 done now") and "2 were already stored" in ended.err
+    assert (
+        ended.err.startswith(f"{store} has 3 of 3 runs, 1 done now") and "2 were already stored" in ended.err
+    )
 
 
 def failures(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:

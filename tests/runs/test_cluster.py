@@ -73,6 +73,7 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
     assert results == {i: i**2 for i in numbers if i != KILLER}
 
 
+@pytest.mark.nightly
 def test_what_a_cluster_computes_is_in_a_store(attn: Attn, scheduler: str, tmp_path: Path) -> None:
     arguments = write_batch(tmp_path, 40)
     stores = [tmp_path / "here.db", tmp_path / "there.db"]

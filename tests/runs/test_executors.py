@@ -149,6 +149,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
         set_executable(executable)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_is_blocked_in_the_first_worker() -> None:
     """As it starts, so does the tracker of resources, which unblocks it."""
     resource_tracker._resource_tracker._stop()
@@ -156,6 +157,7 @@ def test_ctrl_c_is_blocked_in_the_first_worker() -> None:
     assert signal.SIGINT in blocked
 
 
+@pytest.mark.nightly
 def test_workers_import_nothing_from_the_folder_where_they_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,6 +304,7 @@ def test_chunks_of_texts_through_a_model_take_longer(tmp_path: Path) -> None:
     assert sizes[:3] == [50, 200, 200]
 
 
+@pytest.mark.nightly
 def test_loading_a_model_is_no_part_of_what_a_run_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,7 @@ def test_random_vectors_of_several_seeds_together(experiment: str) -> None:
     assert_together_is_alone(batches)
 
 
+@pytest.mark.nightly
 def test_all_experiments_mixed_in_any_order() -> None:
     specs = [
         spec_of(name, **({"sentence": text} if "sentence" in kind.model_fields else {}))

@@ -154,6 +154,7 @@ def test_the_whole_map_and_back(depth: str) -> None:
     driven(survey(), steps, depth=depth)
 
 
+@pytest.mark.nightly
 def test_whole_heads_stand_among_the_pooled_ones() -> None:
     pooled_map, whole = random_weights(2, 3, 4, 4), random_weights(8, 8)
     tensors = {

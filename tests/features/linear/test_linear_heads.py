@@ -227,6 +227,7 @@ def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path)
 TEXTS = tuple(text_of(count) for count in (11, 19, 29))
 
 
+@pytest.mark.nightly
 def test_means_over_texts_have_intervals_by_scipy(
     saved: Callable[[str], str], tmp_path: Path, attn: Attn
 ) -> None:

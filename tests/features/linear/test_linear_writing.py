@@ -69,6 +69,7 @@ def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str
             assert row[statistic] == pytest.approx(number, rel=1e-3, abs=1e-5), statistic
 
 
+@pytest.mark.nightly
 def test_long_prompts_are_carried_on_by_their_state(
     saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

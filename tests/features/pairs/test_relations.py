@@ -203,6 +203,7 @@ def test_other_texts_and_statistics_are_refused(attn: Attn) -> None:
         assert ended.code == 2 and ended.err == f"{flags[0]}: cannot be combined with --relations\n"
 
 
+@pytest.mark.nightly
 def test_the_screen_the_data_and_the_difference(attn: Attn, tmp_path: Path) -> None:
     file = str(ROOT / "configs" / "alice.conllu")
     shown = attn(["heads", "--relations", file]).out

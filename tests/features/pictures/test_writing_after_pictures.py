@@ -92,6 +92,7 @@ def test_parts_of_a_picture_lie_on_one_picture(tmp_path: Path, attn: Attn) -> No
     assert alone.code == 2 and alone.err.endswith("(vision_tower) reads pictures in pieces: add a text\n")
 
 
+@pytest.mark.nightly
 def test_each_word_has_its_overlay(llava: Path, attn: Attn, tmp_path: Path) -> None:
     flags = asked(llava, "generate", "ab", "--max-new-tokens", "3", "--color", "never")
     screen = attn(flags).out
@@ -248,6 +249,7 @@ def test_saved_heads_of_a_caption_are_opened_and_compared(
     assert compared.code == 0 and "head statistics, B minus A" in compared.out, compared.err
 
 
+@pytest.mark.nightly
 def test_many_pictures_are_read_with_the_same_words(
     captioner: Path, llava: Path, attn: Attn, tmp_path: Path
 ) -> None:
@@ -293,6 +295,7 @@ def test_a_browsed_picture_is_what_heads_shows(captioner: Path, llava: Path) -> 
         assert shown.tensors["weights"].axes == ("layer", "head", "query", "key")
 
 
+@pytest.mark.nightly
 def test_pictures_whose_patches_come_one_after_another_are_surveyed_one_by_one(
     tmp_path: Path, attn: Attn
 ) -> None:

@@ -632,6 +632,7 @@ os.kill(os.getpid(), 9)
     assert [*runs_of(tmp_path / "waiting.db")] == ["1"]
 
 
+@pytest.mark.nightly
 def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nprint(1, flush=True)\nimport sys; sys.stdin.read()\n"
     running = started(tmp_path, program, "-o", "run.db")

@@ -118,6 +118,7 @@ def test_tokens_without_names_have_no_copies() -> None:
     assert any("induction" in line and "tokens without names: --tokens FILE" in line for line in lines)
 
 
+@pytest.mark.nightly
 def test_two_recordings_are_compared(attn: Attn, folder: Path) -> None:
     ended = attn(["diff", str(folder / "one.json"), str(folder / "one.json")])
     assert ended.code == 0 and "no weight changed" in ended.out
@@ -169,6 +170,7 @@ def test_a_long_path_keeps_its_end() -> None:
     assert path.startswith("…") and path.endswith("x.attn")
 
 
+@pytest.mark.nightly
 def test_one_looks_through_it(folder: Path) -> None:
     (report,) = read_reports(str(folder / "one.json")).reports
     assert after(report, "down", "right").place == (1, 1)

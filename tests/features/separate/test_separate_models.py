@@ -238,6 +238,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
         detector.score({"text": "hat=", "answer": "oak"})
 
 
+@pytest.mark.nightly
 def test_the_example_says_what_holds_and_conditions_are_checked(example: SeparatedTexts, attn: Attn) -> None:
     ended = attn(["separate", "--permutations", "19", "--expect", "held_out.auroc > 0.99"])
     assert ended.code == 1 and "held_out.auroc" in ended.err
@@ -251,6 +252,7 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
 
 
+@pytest.mark.nightly
 def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "detector.json"
     given = ["--label", "answered=no", "--hold-out", EXAMPLE_GROUP, "--permutations", "3"]

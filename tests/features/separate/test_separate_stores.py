@@ -64,6 +64,7 @@ def test_what_was_measured_is_not_measured_again(attn: Attn, tmp_path: Path, hal
     ]
 
 
+@pytest.mark.nightly
 def test_parts_are_kept_in_a_store(attn: Attn, tmp_path: Path) -> None:
     rows = [
         {"text": f"key=<<{word}>>\nhat=", "document": f"hat=wool {place}", "answer": word, "kind": kind}
@@ -125,6 +126,7 @@ def test_what_no_store_does_is_refused_in_a_line(attn: Attn, tmp_path: Path, hal
         assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
 
 
+@pytest.mark.nightly
 def test_texts_too_long_are_left_out_with_a_store_and_without(attn: Attn, tmp_path: Path) -> None:
     file, store = tmp_path / "texts.csv", str(tmp_path / "run.db")
     texts = [f"hat={'oak' if n % 2 else 'wool'}{n}" for n in range(12)] + ["hat=wool\n" * 60]

@@ -76,6 +76,7 @@ def test_an_answer_is_the_page_of_the_command(attn: Attn, served: Running, tmp_p
         assert written.strip("\n") == announced["text"] and announced["count"] == 5
 
 
+@pytest.mark.nightly
 def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) -> None:
     (line,) = served.ask("next", TEXT, heads=["1:0"]).lines()
     rows = attncli.next_tokens(shipped.pretrained, TEXT, heads="1:0", top=12).tokens

@@ -136,6 +136,7 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     page.wait_for_function("() => document.title.endsWith('abcabcab')")
 
 
+@pytest.mark.nightly
 def test_back_leads_to_the_text_before(served: Running, tab: Tab) -> None:
     """With its maps, which are kept; Forward leads to the later one again."""
     page = tab(served)
@@ -190,6 +191,7 @@ def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
         assert page.locator("#asked-state").inner_text() == ""
 
 
+@pytest.mark.nightly
 def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: Tab) -> None:
     page = tab(served)
     page.fill("#asked-text", "x" * 4000)
@@ -210,6 +212,7 @@ def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: T
     assert tokens_of(page) == "<bos>" + HOSTILE.replace(" ", "·")
 
 
+@pytest.mark.nightly
 def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, tab: Tab) -> None:
     page = tab(served)
     answered(page, "next", 1)
@@ -245,6 +248,7 @@ def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, ta
         assert {*served.asked[-1].heads} == {"0:0"}
 
 
+@pytest.mark.nightly
 def test_a_head_of_a_table_leads_to_its_map_and_reports_stay_as_they_were_left(
     served: Running, tab: Tab
 ) -> None:
@@ -277,6 +281,7 @@ def test_a_head_of_a_table_leads_to_its_map_and_reports_stay_as_they_were_left(
     assert page.input_value("#to") == "a"
 
 
+@pytest.mark.nightly
 def test_two_tabs_never_mix(served: Running, tab: Tab) -> None:
     first = tab(served)
     second = tab(served, beside=first)
@@ -330,6 +335,7 @@ def test_another_site_in_the_same_browser_gets_nothing(served: Running, tab: Tab
     assert len(served.asked) == before
 
 
+@pytest.mark.nightly
 def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None:
     context = browser.new_context()
     with serving() as it:
@@ -349,6 +355,7 @@ def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None
     context.close()
 
 
+@pytest.mark.nightly
 def test_it_fits_the_width_of_a_telephone(served: Running, tab: Tab) -> None:
     page = tab(served, viewport={"width": 390, "height": 800}, color_scheme="dark")
     answered(page, "next", 1)

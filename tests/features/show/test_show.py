@@ -186,6 +186,7 @@ def test_a_picture_goes_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
+@pytest.mark.nightly
 def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
     terminal, child = pty.openpty()
     done = subprocess.run(

@@ -39,6 +39,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_survey_of_a_folder_is_the_mean_of_its_sounds(attn: Attn, encoder: str, sounds: Path) -> None:
     of_model = ["heads", "--model", encoder, "--format", "json", "--sound"]
     each = [json.loads(attn([*of_model, str(file)]).out) for file in sorted(sounds.glob("*.wav"))]

@@ -214,6 +214,7 @@ def test_heads_are_ablated_on_what_the_model_writes(writers: Path, attn: Attn) -
     assert refused.code == 2 and "swap cannot be combined with --sound" in refused.err
 
 
+@pytest.mark.nightly
 def test_two_sounds_and_two_models_are_compared(writers: Path, attn: Attn, tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
     config.write_text(f"experiment: heads\nmodel: {writers}/whisper\nsound: {writers}/noise.wav\n")

@@ -703,6 +703,7 @@ def test_found_heads_are_kept_for_the_model_and_used(
     assert ended.code == 2 and ended.err.startswith("--head: ") and "is damaged" in ended.err
 
 
+@pytest.mark.nightly
 def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

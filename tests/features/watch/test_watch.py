@@ -203,6 +203,7 @@ def test_what_cannot_be_is_one_line(words: list[str], line: str, checkpoints: Pa
     assert (ended.code, ended.err) == (2, f"{told}\n")
 
 
+@pytest.mark.nightly
 def test_checkpoints_that_a_shell_names_one_by_one_are_watched_together(
     checkpoints: Path, attn: Attn
 ) -> None:
@@ -499,6 +500,7 @@ LINES: list[tuple[Callable[[], str], str]] = [
 ]
 
 
+@pytest.mark.nightly
 def test_steps_of_another_run_are_never_replaced(
     checkpoints: Path, watched: Path, tmp_path: Path, attn: Attn
 ) -> None:
@@ -561,6 +563,7 @@ def test_every_column_of_its_tables_can_be_expected(attn: Attn) -> None:
         assert [each for each in impossible if f"expected {each}: got" not in ended.err] == []
 
 
+@pytest.mark.nightly
 def test_counts_of_heads_are_expected_of_every_step(attn: Attn) -> None:
     ended = attn(["watch", LEARNED, "--expect", "induction_heads > 0"])
     rows = json.loads(attn(["watch", LEARNED, "--format", "json"]).out)["statistics"]["steps"]

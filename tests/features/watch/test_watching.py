@@ -189,6 +189,7 @@ def test_a_full_disk_is_one_warning_and_steps_stay_in_memory(
     assert steps_in(tmp_path / "run.db").steps == list(range(1, 43))
 
 
+@pytest.mark.nightly
 def test_what_was_not_stored_is_said_at_the_end(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     watch = Watch(small_model(), tokenizer, every=1, store=tmp_path / "run.db", **FEW)
     watch._store._connection.execute("PRAGMA max_page_count = 1")
@@ -401,6 +402,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.nightly
 def test_two_processes_that_train_together(tmp_path: Path) -> None:
     """The first measures, both keep their weights; of weights in parts each says at once that it cannot."""
     with ThreadPoolExecutor() as both:
@@ -490,6 +492,7 @@ def test_losses_of_the_trainer_of_transformers_belong_to_their_steps(
         assert stored.losses() == (losses if any(losses) else None)
 
 
+@pytest.mark.nightly
 def test_a_resumed_trainer_keeps_the_loss_of_the_step_it_goes_on_from(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
@@ -503,6 +506,7 @@ def test_a_resumed_trainer_keeps_the_loss_of_the_step_it_goes_on_from(
     assert losses is not None and losses[:3] == [None, logged[2], logged[4]]
 
 
+@pytest.mark.nightly
 def test_the_last_step_is_of_the_last_weights_not_of_the_best(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
@@ -527,6 +531,7 @@ def test_the_last_step_is_of_the_last_weights_not_of_the_best(
     assert [row["max_score"] for row in watch.heads] != [row["max_score"] for row in best]
 
 
+@pytest.mark.nightly
 def test_a_loss_that_comes_later_is_expected_and_kept_when_the_disk_is_full(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
@@ -587,6 +592,7 @@ def test_lightning_calls_it(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, 
     assert stored.steps == [0, 2, 3] and stored.losses() == [None, 3.0, 5.0]
 
 
+@pytest.mark.nightly
 def test_lightning_losses_belong_to_the_batch_that_ended_the_step(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, lightning: type
 ) -> None:
@@ -719,6 +725,7 @@ def own_model_trained(watches: bool, store: Path | None = None) -> tuple[OwnMode
     return model, [weights, torch.rand(1).item()], entropies
 
 
+@pytest.mark.nightly
 def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) -> None:
     store = tmp_path / "run.db"
     _, without, _ = own_model_trained(False)

@@ -11,6 +11,7 @@ from tests.conftest import Attn
 TEXT = "abcabcabc"
 
 
+@pytest.mark.nightly
 def test_a_setting_is_read_by_both_its_names(attn: Attn, tmp_path: Path) -> None:
     for command, names in (("ablate", ("--heads", "--head")), ("why", ("--head", "--heads"))):
         usual, other = (attn([command, TEXT, name, "1:0", "--format", "json"]) for name in names)

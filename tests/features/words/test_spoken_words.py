@@ -139,6 +139,7 @@ def test_a_transcript_of_a_long_recording_is_refused_in_a_line(model: Pretrained
         timed(model, str(recording), "Yesterday")
 
 
+@pytest.mark.nightly
 def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Reading) -> None:
     eager: Any = WhisperForConditionalGeneration.from_pretrained(
         whisper(), attn_implementation="eager", dtype=torch.float32

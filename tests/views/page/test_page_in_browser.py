@@ -248,6 +248,7 @@ def test_hidden_keys_are_grey_and_what_is_compared_shares_its_range(opened: Open
     assert page.locator("#map .map-cells canvas").evaluate(background) == "rgb(190, 190, 190)"
 
 
+@pytest.mark.nightly
 def test_maps_of_blocks_begin_in_the_logarithm(opened: Opened) -> None:
     page = opened(page_of(pooled_report(200, [])))
     assert page.input_value("#scale") == "log" and "log scale" in page.inner_text("#legend")
@@ -434,6 +435,7 @@ OVERLAPS = """[...document.querySelectorAll(".statistics div")].flatMap((line) =
 })"""
 
 
+@pytest.mark.nightly
 def test_on_paper_is_every_row_and_every_step(opened: Opened) -> None:
     """Nothing scrolls there, what was closed is open, and a dark page is light."""
     rows = [{f"a long name {i}": place + i / 7 for i in range(20)} for place in range(300)]
@@ -466,6 +468,7 @@ def test_reports_are_chosen_from_a_list(opened: Opened) -> None:
     assert page.locator('.token[data-side="query"]').count() == 2
 
 
+@pytest.mark.nightly
 def test_the_theme_follows_the_system_and_the_switch(opened: Opened) -> None:
     text = page_of(sentence_report())
     background = "getComputedStyle(document.body).backgroundColor"

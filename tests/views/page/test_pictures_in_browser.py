@@ -34,6 +34,7 @@ def point_at(page: Any, x: float, y: float) -> tuple[float, float]:
     return area["x"] + x * area["width"], area["y"] + y * area["height"]
 
 
+@pytest.mark.nightly
 def test_the_class_token_looks_until_a_patch_is_picked(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
@@ -167,6 +168,7 @@ def test_several_pictures_stand_in_rows_before_their_maps(opened: Opened) -> Non
             assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
 
+@pytest.mark.nightly
 def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> None:
     stream = BytesIO()
     with wave.open(stream, "wb") as sound:
