@@ -83,7 +83,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
     del pairs[1]["token"]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     ended = attn(ablated)
-    assert (ended.code, ended.err) == (2, "--texts: token must be in every line or in no line\n")
+    assert (ended.code, ended.err) == (2, "--texts: token must be in every line or in none\n")
     assert attn([*ablated, "--token", "last"]).code == 0
 
 
