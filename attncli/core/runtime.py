@@ -1,4 +1,4 @@
-"""The environment that attn runs in: compiled libraries, torch's threads, damaged packages.
+"""The environment that attn runs in: compiled libraries, torch's threads, and damaged packages.
 
 A leaf without torch. The libraries of the C sources are built when attn is installed, if a compiler exists
 (hatch_build.py). Their names contain digests of their sources, so that only matching versions are loaded.
@@ -22,13 +22,13 @@ SWITCH = "ATTN_COMPILED"
 
 
 def library_name(source: Path) -> str:
-    """File name of the library built from this source."""
+    """The file name of the library built from this source."""
     return f"{source.stem}-{sha256(source.read_bytes()).hexdigest()[:12]}.so"
 
 
 @cache
 def library(source: Path) -> ctypes.CDLL | None:
-    """The library built from a source; None if it was not built, does not load, or is switched off."""
+    """Load the library built from a source; None if it was not built, does not load, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
@@ -38,17 +38,17 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 
 def tile_pass() -> ctypes.CDLL | None:
-    """The library of the pass over tiles; None if torch computes it."""
+    """The library of the pass over tiles, or None if torch computes the pass."""
     return library(TILE_PASS)
 
 
 def tile_pass_in_use() -> str:
-    """Implementation of long rows on the CPU: `compiled` or `torch`."""
+    """The implementation of long rows on the CPU: `compiled` or `torch`."""
     return "torch" if tile_pass() is None else "compiled"
 
 
 def versions() -> dict[str, str]:
-    """Versions of attn and torch, and the implementation of long rows on the CPU."""
+    """The versions of attn and torch, and the implementation of long rows on the CPU."""
     import torch
 
     from attncli.system.version import __version__
@@ -60,18 +60,18 @@ VARIABLE = "OMP_NUM_THREADS"
 """Sets the number of torch's threads, which slow down many small runs, especially on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
-"""Rounds (half a millisecond) that an idle torch thread keeps its core; GNU's default is 300,000."""
+"""How many rounds (half a millisecond) an idle torch thread keeps its core; GNU's default is 300,000."""
 STATUS = Path("/proc/stat")
 SECONDS = 0.5
-"""Seconds over which idle cores are counted before the number of threads is adjusted."""
+"""The number of seconds over which idle cores are counted before the number of threads is adjusted."""
 
 
 def limit_spinning() -> None:
     """Let idle torch threads give up their cores soon, unless the environment sets how they wait.
 
-    Measured: no loss on idle cores; on busy ones, SmolLM2 runs 500 tokens five times as fast. GNU's OpenMP
-    reads the variable once, when it is loaded: it is loaded here, from torch's folder, so that no child
-    process inherits the variable. Does nothing once torch is imported.
+    In measurements this costs nothing on idle cores; on busy cores, SmolLM2 runs 500 tokens five times as
+    fast. GNU's OpenMP reads the variable once, when it is loaded: it is loaded here, from torch's folder, so
+    that no child process inherits the variable. Does nothing once torch is imported.
     """
     if "torch" in sys.modules or os.environ.keys() & {SPINNING, "OMP_WAIT_POLICY"}:
         return
@@ -89,14 +89,14 @@ def limit_spinning() -> None:
 
 @cache
 def _torch_library() -> ctypes.CDLL:
-    """torch's shared library, which contains its OpenMP and MKL."""
+    """Find torch's shared library, which contains its OpenMP and MKL."""
     import torch
 
     return ctypes.CDLL(torch._C.__file__)
 
 
 def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
-    """Set the number of torch threads of the calling thread; returns MKL's previous number.
+    """Set the number of torch threads of the calling thread, and return MKL's previous number.
 
     torch.set_num_threads would also apply to every thread that begins later, including the caller's. OpenMP
     and MKL keep a number per thread (MKL's is 0 if it follows OpenMP's); a torch built without them is left
@@ -104,7 +104,7 @@ def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
     """
     import torch
 
-    torch.get_num_threads()  # torch sets a thread's number at the first call, which must not come after this
+    torch.get_num_threads()  # # torch sets a thread's number at the first call, which must not come after this
     library = _torch_library()
     if hasattr(library, "omp_set_num_threads"):
         library.omp_set_num_threads(number)
@@ -114,9 +114,9 @@ def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[int]:
-    """Use this number of torch threads in this thread inside the with-block; yields the previous number.
+    """Use this number of torch threads in this thread inside the with-block; yield the previous number.
 
-    With one, no torch thread spins for milliseconds after its work on a core that the jobs need.
+    With one thread, no torch thread spins for milliseconds after its work on a core that the jobs need.
     """
     import torch
 
@@ -131,13 +131,13 @@ def torch_threads(number: int) -> Iterator[int]:
 def remove_empty_compiler_folder() -> None:
     """Remove the folder for compiled code that torch creates when transformers imports it, if it is empty.
 
-    Torch creates it again when needed. A folder that the user has set stays.
+    Torch recreates it when needed. A folder that the user has set stays.
     """
-    from tempfile import gettempdir  # half as long to import as all that `attn --help` needs
+    from tempfile import gettempdir  # its import takes half as long as all that `attn --help` needs
 
     folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
     if folder.parent == Path(gettempdir()) and folder.name.startswith("torchinductor_"):
-        with suppress(OSError):  # it is not empty, or belongs to another user
+        with suppress(OSError):  # the folder is not empty, or belongs to another user
             folder.rmdir()
 
 
@@ -146,7 +146,7 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def threads_that_run() -> AbstractContextManager[object]:
-    """Use one torch thread in a forked process, else leave the number unchanged.
+    """Use one torch thread in a forked process; otherwise leave the number unchanged.
 
     In the child of a fork, GNU's OpenMP waits forever for the threads of its parent.
     """
@@ -155,7 +155,7 @@ def threads_that_run() -> AbstractContextManager[object]:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Turn off the caller's autocast on every device inside the block, since it would change the numbers."""
+    """Turn off the caller's autocast on every device inside the block: it would change the numbers."""
     import torch
 
     kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -169,7 +169,7 @@ def without_autocast() -> Iterator[None]:
 def one_torch_thread() -> Iterator[None]:
     """Use one torch thread for this thread's work, unless OMP_NUM_THREADS is set.
 
-    Does not import torch, which reads the variable when it is imported.
+    Does not import torch, which reads this variable when it is imported.
     """
     with ExitStack() as afterwards:
         if VARIABLE in os.environ:
@@ -183,14 +183,14 @@ def one_torch_thread() -> Iterator[None]:
 
 
 class IdleCores:
-    """The number of idle cores over the last half second or more; NaN if the system does not report it."""
+    """The number of idle cores over the last half second or longer; NaN if the system does not report it."""
 
     def __init__(self) -> None:
         self._mark = time.monotonic(), _busy_seconds(), time.process_time()
         self._count = 1.0
 
     def count(self) -> float:
-        """Idle cores since the last count; 1 until half a second has passed."""
+        """Count the idle cores since the last count; return 1 until half a second has passed."""
         began, busy, process_seconds = self._mark
         passed = time.monotonic() - began
         if passed >= SECONDS:
@@ -205,7 +205,7 @@ def idle_core_threads() -> Iterator[Callable[[], None]]:
     """Use as many torch threads as cores are idle, unless OMP_NUM_THREADS is set.
 
     Call the yielded function between two products to count the idle cores again. A thread that waits for a
-    core delays all others, so that one thread is several times as fast on busy cores.
+    core delays all others, so a single thread is several times as fast on busy cores.
     """
     import torch
 
@@ -223,22 +223,22 @@ def idle_core_threads() -> Iterator[Callable[[], None]]:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores have worked since the machine started; NaN if the system does not report it."""
+    """The number of seconds that all cores have worked since the machine started; NaN if not reported."""
     try:
         first_line = STATUS.read_text(encoding="ascii").split("\n", 1)[0]
     except OSError:  # macOS has no such file
         return nan
     user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])
-    # The last two, for guests, are already in user and nice.
+    # The last two, for guests, are already included in user and nice.
     return float(user + nice + system + sum(interrupts[:3])) / os.sysconf("SC_CLK_TCK")
 
 
 idle_cores = IdleCores()
-"""Created at import: the first imports take long enough for a count."""
+"""Created at import, because the first imports take long enough for a count."""
 
 
 def package_with_damaged_metadata(error: Exception) -> str | None:
-    """The package whose broken entry points stop torch's import, which reads all entry points; or None."""
+    """The package whose broken entry points stop torch's import, which reads every entry point; or None."""
     from importlib import metadata
 
     raised = error.__traceback__
@@ -247,6 +247,6 @@ def package_with_damaged_metadata(error: Exception) -> str | None:
     for package in metadata.distributions() if raised is not None else ():
         try:
             package.entry_points  # noqa: B018 - it reads the file
-        except Exception:  # damaged metadata may fail in any way
+        except Exception:  # damaged metadata may raise any error
             return f"{package.name} {package.version}"
     return None

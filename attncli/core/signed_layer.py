@@ -1,4 +1,4 @@
-"""Layers whose weights have a sign and any sum, as in every layer without a softmax."""
+"""Layers whose weights may have either sign and any sum, as in every layer without a softmax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,50 +13,50 @@ class RowCache(Protocol):
     """The state of one growing text, from which the weights of its next token are computed."""
 
     def add(self, layer: Any) -> Float[Tensor, "head key"]:
-        """The weights of the last new token on all tokens so far; the layer holds the new ones."""
+        """Return the weights of the last new token on all tokens so far; the layer holds the new tokens."""
         ...
 
 
 class SignedLayer(ABC):
     """The heads of a layer whose output is linear in its values: output_i = sum_{j <= i} w_ij v_j, any w.
 
-    A subclass provides the sizes and the weights, a few rows at a time; everything else has a default.
+    A subclass provides the sizes, and the weights a few rows at a time; everything else has a default.
     """
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int, int]:
-        """Texts, heads, queries, keys."""
+        """The numbers of texts, heads, queries and keys."""
 
     @property
     @abstractmethod
     def value_dim(self) -> int:
-        """Number of entries of each head that the output projection reads."""
+        """The number of entries of each head that the output projection reads."""
 
     @abstractmethod
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """Slices of heads and queries, with their weights on the tokens up to the last of these queries."""
+        """Yield slices of heads and queries, with their weights on tokens up to the last of these queries."""
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"] | None:
-        """ln of the share of the state that remains after each token; None without a decay."""
+        """Logarithm of the share of the state that remains after each token; None if there is no decay."""
         return None
 
     def mixed_values(self) -> Float[Tensor, "text token head value_dim"] | None:
-        """The values that the weights mix; None if each channel of a head has separate weights."""
+        """The values that the weights mix, or None if each channel of a head has its own weights."""
         return None
 
     def row_cache(self) -> RowCache | None:
-        """A new, empty cache for a growing text; None if the rows of new tokens are not computed."""
+        """Return a new, empty cache for a growing text; None if the rows of new tokens are not computed."""
         return None
 
     @property
     def cached_bytes_per_token(self) -> int:
-        """Bytes that the row cache takes per token, 0 if negligible."""
+        """The number of bytes that the row cache takes per token, or 0 if negligible."""
         return 0
 
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """The whole matrix, 0 after each query."""
+        """The whole matrix, with 0 for keys after each query."""
         whole: Tensor | None = None
         for text in range(self.shape[0]):
             for heads, queries, block in self.row_blocks(text):

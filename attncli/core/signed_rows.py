@@ -1,4 +1,4 @@
-"""Statistics of rows of signed weights, a few rows at a time: shares of |w|, since w may have any sum."""
+"""Statistics of rows of signed weights, a few rows at a time, as shares of |w| because w may have any sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from torch import Tensor
 from attncli.core.signed_layer import SignedLayer
 
 NEARBY = 8
-"""Keys less than this many tokens away are local."""
+"""Keys less than this many tokens away count as local."""
 
 
 @dataclass(frozen=True)
 class SignedStatistics:
-    """Means for each head of each text, over queries with nonzero weights; NaN without any.
+    """Means for each head of each text, over queries with nonzero weights; NaN if there are none.
 
     Shares are fractions of the sum of |w| of a row, `row_size`: on the first token, on the previous token
-    (for queries that have one), on the query itself, on keys less than 8 tokens away, and of negative
+    (for queries that have one), on the query itself, on keys less than 8 tokens away, and on negative
     weights. `distance` is the mean distance weighted by |w|, in tokens. `one_key` is the key with the largest
-    mean share, `one_key_share`. `row_sum` is sum w. `half_life` is the number of tokens in which the decay
-    halves the state, ln 2 over the mean of -ln(decay); NaN for a layer without a decay.
+    mean share, and `one_key_share` is that share. `row_sum` is sum w. `half_life` is the number of tokens in
+    which the decay halves the state, ln 2 over the mean of -ln(decay); NaN for a layer without a decay.
     """
 
     first_share: Float[Tensor, "text head"]
@@ -46,7 +46,7 @@ ROW_MEANS = (
 
 
 def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda: None) -> SignedStatistics:
-    """The statistics of all heads, without the whole matrix; `between` is called after each block of rows."""
+    """Compute the statistics of all heads without the whole matrix; call `between` after each row block."""
     num_texts, num_heads, _, num_keys = layer.shape
     device = layer.log_decay.device if layer.log_decay is not None else None
     sums = SignedSums(num_texts, num_heads, num_keys, device)
@@ -59,7 +59,7 @@ def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda
 
 
 class SignedSums:
-    """Running sums for the statistics of signed rows, which arrive a few at a time."""
+    """Running sums for the statistics of signed rows, to which a few rows are added at a time."""
 
     def __init__(self, num_texts: int, num_heads: int, num_keys: int, device: torch.device | None) -> None:
         def zeros(*shape: int) -> Tensor:
@@ -69,7 +69,7 @@ class SignedSums:
         self.counts, self.received = zeros(2), zeros(num_keys)
 
     def add(self, text: int, heads: slice, first: int, weights: Float[Tensor, "head query key"]) -> None:
-        """Add rows of some heads, from the query `first`, on the keys up to the last of these queries."""
+        """Add rows of some heads, from the query `first` on, with the keys up to the last of their queries."""
         rows = _Rows(weights, first)
         for name, total in self.of_rows.items():
             total[text, heads] += getattr(rows, name)().double().sum(dim=-1)
@@ -77,7 +77,7 @@ class SignedSums:
         self.received[text, heads, : weights.shape[-1]] += rows.received().double()
 
     def statistics(self, mean_log_decay: Float[Tensor, "text head"] | None) -> SignedStatistics:
-        """Means over the rows so far."""
+        """The means over the rows so far."""
         means = {
             name: total / self.counts[..., int(name == "previous_share")]
             for name, total in self.of_rows.items()
@@ -88,27 +88,27 @@ class SignedSums:
 
 
 class _Rows:
-    """Some rows of some heads, from the query `first`, on the keys up to the last of these queries."""
+    """Some rows of some heads, from the query `first` on, with the keys up to the last of these queries."""
 
     def __init__(self, weights: Float[Tensor, "head query key"], first: int) -> None:
         self.weights, self.first = weights, first
         self.sizes = weights.abs()
         self.totals = self.sizes.sum(dim=-1)
         self.parts = (1 / self.totals).nan_to_num(posinf=0.0)
-        """Factors that turn sizes into shares; 0 for rows without a weight."""
+        """The factors that turn sizes into shares; 0 for rows without a weight."""
 
     def counts(self) -> Float[Tensor, "head 2"]:
-        """Number of rows with a weight, and how many of them have a previous token."""
+        """The number of rows with a weight, and how many of these have a previous token."""
         seeing = self.totals > 0
         before = seeing[:, 1:] if self.first == 0 else seeing
         return torch.stack([seeing.sum(dim=-1), before.sum(dim=-1)], dim=-1).double()
 
     def received(self) -> Float[Tensor, "head key"]:
-        """The sum over these rows of the shares of each key."""
+        """The sum over these rows of the share of each key."""
         return (self.parts.unsqueeze(1) @ self.sizes).squeeze(1)
 
     def _behind(self, distance: int) -> Float[Tensor, "head query"]:
-        """The share of the key `distance` tokens before each query; 0 before the first token."""
+        """The share of the key `distance` tokens before each query; 0 if there is no such key."""
         shares = torch.zeros_like(self.totals)
         missing = max(0, distance - self.first)
         diagonal = self.sizes.diagonal(offset=self.first - distance, dim1=-2, dim2=-1)
@@ -128,7 +128,7 @@ class _Rows:
         return torch.stack([self._behind(distance) for distance in range(NEARBY)]).sum(dim=0)
 
     def distance(self) -> Float[Tensor, "head query"]:
-        """Computed from positions relative to the first of these queries, for the precision of float32."""
+        """The mean distance, from positions relative to the first of these queries for float32 precision."""
         num_queries, num_keys = self.sizes.shape[1:]
         places = torch.arange(num_keys, dtype=self.sizes.dtype, device=self.sizes.device) - self.first
         behind = places[self.first :] if self.first else places[:num_queries]

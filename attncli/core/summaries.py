@@ -1,4 +1,4 @@
-"""Statistics of many numbers: moments, intervals, quantiles, and how much two sets of numbers differ."""
+"""Statistics of many numbers: moments, intervals, quantiles, and measures of how much two sets differ."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,12 +18,12 @@ def merged_moments(
     lowest: Float[Tensor, "*batch group"],
     highest: Float[Tensor, "*batch group"],
 ) -> dict[str, Float[Tensor, "*batch"]]:
-    """The moments of all groups together, in float64: squared deviations within and between groups add up.
+    """Merge the moments of all groups, in float64: squared deviations within and between groups add up.
 
     `squares` are the sums of squared deviations from each group's mean. NaN if all groups are empty; the
-    variance is NaN below two numbers. Chan, Golub and LeVeque 1979.
+    variance is NaN for fewer than two numbers. Chan, Golub and LeVeque 1979.
     """
-    if mean.shape[-1] == 1:  # the common case, in which merging would take longer than measuring
+    if mean.shape[-1] == 1:  # the common case; merging would take longer than measuring
         total, center, within, least, most = (
             numbers.squeeze(-1).double() for numbers in (count, mean, squares, lowest, highest)
         )
@@ -49,7 +49,7 @@ def merged_moments(
 
 
 def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
-    """Mean, unbiased variance, minimum and maximum of all entries; the variance of one number is NaN."""
+    """The mean, unbiased variance, minimum and maximum of all entries; the variance of one number is NaN."""
     flat = numbers.double().flatten()
     variance = flat.var().item() if len(flat) > 1 else float("nan")
     return {
@@ -62,7 +62,7 @@ def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """Count, mean, and sum of squared deviations from the mean of the numbers so far, for each place."""
+    """The count, mean, and sum of squared deviations from the mean of the numbers so far, for each place."""
 
     count: Int[Tensor, "*place"]
     mean: Float[Tensor, "*place"]
@@ -70,14 +70,14 @@ class RunningMoments:
 
     @classmethod
     def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
-        """The moments of some numbers, ignoring NaN; the mean of no numbers is 0."""
+        """Compute the moments of some numbers, ignoring NaN; the mean of no numbers is 0."""
         numbers = numbers.double()
         count = (~numbers.isnan()).sum(dim=0)
         mean = numbers.nansum(dim=0) / count.clamp(min=1)
         return cls(count, mean, (numbers - mean).square().nansum(dim=0))
 
     def __add__(self, other: "RunningMoments") -> "RunningMoments":
-        """The moments of both sets of numbers together. Chan, Golub and LeVeque 1979, eq. 2.1."""
+        """Merge the moments of two sets of numbers. Chan, Golub and LeVeque 1979, eq. 2.1."""
         count = self.count + other.count
         share = other.count / count.clamp(min=1)
         apart = other.mean - self.mean
@@ -87,11 +87,11 @@ class RunningMoments:
 
 LEVEL = 0.95
 CLOSE = 1e-13
-"""Newton's method stops once a step changes a quantile by less than this share of it."""
+"""Newton's method stops once a step changes a quantile by a smaller share of it than this."""
 
 
 def _central_mass(quantile: float, degrees: int) -> float:
-    """P(|T| < t) for whole degrees of freedom, a finite sum. Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    """P(|T| < t) for whole degrees of freedom, as a finite sum. Abramowitz & Stegun 26.7.3 and 26.7.4."""
     angle = atan2(quantile, sqrt(degrees))
     square = degrees / (degrees + quantile**2)
     is_odd = degrees % 2
@@ -112,9 +112,9 @@ def _density(quantile: float, degrees: int) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """The t with P(|T| < t) = level, for a whole number of degrees of freedom, at least 1.
+    """The value t with P(|T| < t) = level, for a whole number of degrees of freedom, at least 1.
 
-    By Newton's method from the normal quantile: the mass is concave in t, so t approaches from below.
+    Uses Newton's method from the normal quantile. The mass is concave in t, so t approaches from below.
     """
     quantile = NormalDist().inv_cdf((1 + level) / 2)
     while True:
@@ -129,7 +129,7 @@ def mean_interval(
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """mean -+ t s / sqrt(n), s^2 = squares / (n - 1): the 95 % interval of a mean over n texts.
 
-    Student 1908. `squares` is the sum of squared deviations from the mean. NaN below two texts.
+    Student 1908. `squares` is the sum of squared deviations from the mean. NaN for fewer than two texts.
     """
     numbers = torch.unique(count)
     quantiles = [t_quantile(n - 1) if n > 1 else torch.nan for n in numbers.tolist()]
@@ -139,7 +139,10 @@ def mean_interval(
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` words; NaN without words. Wilson 1927, score interval."""
+    """The 95 % interval of a share of `count` words; NaN if there are no words.
+
+    Wilson 1927, score interval.
+    """
     if not count:
         return float("nan"), float("nan")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -155,12 +158,12 @@ def clustered_interval(
     groups: Int[Tensor, " text"],
     trials: Float[Tensor, "..."],
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The 95 % interval of shares r = sum S_t / sum N_t, with texts of a group counted as dependent.
+    """The 95 % interval of shares r = sum S_t / sum N_t, in which texts of the same group count as dependent.
 
     Wilson's interval (1927) of n = r (1 - r) / v trials, with the variance of a ratio over G groups, v = G /
     (G - 1) sum_g (S_g - r N_g)^2 / (sum N)^2 (Cochran 1977, eq. 11.12), and Student's t of G - 1 degrees
     instead of the normal quantile (Korn and Graubard 1998). `trials`, the largest possible S, limits n, so
-    that shares of 0 and 1 have an interval, too. NaN for one group, and if nothing is counted.
+    that shares of 0 and 1 have an interval, too. NaN if there is only one group or nothing is counted.
     """
     group_numbers = torch.unique(groups, return_inverse=True)[1]
     num_groups = int(group_numbers.max()) + 1 if len(group_numbers) else 0
@@ -185,7 +188,7 @@ LEVELS = {"min": 0.0, "p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95
 
 
 def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
-    """The quantiles at LEVELS, linear between neighbours (Hyndman & Fan 1996, type 7); NaN is ignored."""
+    """The quantiles at LEVELS, interpolated linearly (Hyndman & Fan 1996, type 7); NaN is ignored."""
     ordered = numbers[~numbers.isnan()].double().sort().values
     if not len(ordered):
         return dict.fromkeys(LEVELS, float("nan"))
@@ -204,7 +207,7 @@ def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor
 
 
 def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
-    """Pearson's correlation of the ranks, equal numbers sharing their mean rank: Spearman 1904.
+    """Pearson's correlation of the ranks, where equal numbers share their mean rank: Spearman 1904.
 
     NaN if all numbers of one list are equal, or if the list has only one.
     """
@@ -214,7 +217,7 @@ def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> 
 
 
 def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
-    """The number of smaller numbers, plus half the number of other equal ones."""
+    """The number of smaller numbers, plus half the number of others that are equal."""
     below = numbers.unsqueeze(1) > numbers
     equal = numbers.unsqueeze(1) == numbers
     return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2
@@ -223,10 +226,11 @@ def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
 def jensen_shannon(
     p: Float[Tensor, "*batch query key"], q: Float[Tensor, "*batch query key"]
 ) -> Float[Tensor, "*batch query"]:
-    """sqrt((D(p | m) + D(q | m)) / 2) with m = (p + q) / 2 and D(p | m) = sum p ln(p / m): a distance.
+    """sqrt((D(p | m) + D(q | m)) / 2), a distance, where m = (p + q) / 2 and D(p | m) = sum p ln(p / m).
 
-    Between 0 and sqrt(ln 2) = 0.8326, natural logarithms. Each row is first divided by its sum; NaN if a row
-    sums to 0, or has a negative weight or a NaN. Endres and Schindelin 2003, 10.1109/TIT.2003.813506.
+    It lies between 0 and sqrt(ln 2) = 0.8326; logarithms are natural. Each row is first divided by its sum;
+    NaN if a row sums to 0, or has a negative weight or a NaN. Endres and Schindelin 2003,
+    10.1109/TIT.2003.813506.
     """
     # In float32, the square root of the rounding error would be 3e-4.
     wide = _distribution(p.double()), _distribution(q.double())
@@ -250,6 +254,6 @@ def _divergence(p: Tensor, mean: Tensor) -> Tensor:
 def relative_changes(
     expected: Float[Tensor, "token dim"], output: Float[Tensor, "token dim"]
 ) -> Float[Tensor, " token"]:
-    """||y' - y|| / ||y|| of each token."""
+    """||y' - y|| / ||y|| for each token."""
     changes: Tensor = (output - expected).norm(dim=-1) / expected.norm(dim=-1)
     return changes

@@ -16,27 +16,27 @@ from attncli.core.row_tiles import LOG2_E, Scratch
 from attncli.core.runtime import tile_pass
 
 ALIGNMENT = 16
-"""Tiles begin at multiples of this: matrix products of odd sizes are slower."""
+"""Tiles begin at multiples of this number, because matrix products of odd sizes are slower."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """For each query of a block, the unmasked keys first <= rank < stop (ranks count only unmasked keys)."""
+    """The unmasked keys first <= rank < stop for each query of a block; ranks count only unmasked keys."""
 
     first: Int[Tensor, " query"]
     stop: Int[Tensor, " query"]
 
     def hides(self, ranks: Int[Tensor, "*query key"]) -> Bool[Tensor, "query key"]:
-        """True where the query does not see the key."""
+        """True where a query does not see a key."""
         return (ranks < self.first[:, None]) | (ranks >= self.stop[:, None])
 
     def tiles(self, width: int) -> Iterator[tuple[slice, bool]]:
-        """Cover all the intervals with slices of at most `width` keys; True if all queries see a whole slice.
+        """Cover all intervals with slices of at most `width` keys; True marks slices that all queries see whole.
 
         Keys that no query of the block sees are left out, which halves the work of causal attention and makes
         a sliding window linear in the length. Only slices at the ragged edges need a mask.
         """
-        # Neither decreases from query to query.
+        # Neither end decreases from query to query.
         start, stop = int(self.first[0]), int(self.stop[-1])
         inner = (
             -(-int(self.first[-1]) // ALIGNMENT) * ALIGNMENT,
@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class HeadMask:
-    """The masks of one head. Query i stands at position i, with causal at i + num_keys - num_queries.
+    """The masks of one head. Query i stands at position i, or, if causal, at i + num_keys - num_queries.
 
     `unmasked` lists the keys that the padding mask leaves, in order. A query at position t sees key j if j <=
     t (with causal) and |t - j| < window.
@@ -63,7 +63,7 @@ class HeadMask:
     window: int | None
 
     def positions(self, rows: slice) -> Int[Tensor, " query"]:
-        """Positions of the queries among the keys: negative with causal if there are fewer keys."""
+        """Positions of the queries among the keys: negative if causal and keys are fewer than queries."""
         shift = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(rows.start + shift, rows.stop + shift, device=self.unmasked.device)
 
@@ -90,12 +90,12 @@ def keep_top(
     first_rank: int,
     room: Float[Tensor, " size"],
 ) -> Float[Tensor, " query"]:
-    """Merge the exact top k of a tile into the top k so far; returns the row maxima.
+    """Merge the exact top k of a tile into the top k so far, and return the row maxima.
 
     The k largest scores lie in the k groups of keys with the largest maxima, since any other score has k
     group maxima at or above it. Maxima cost a fraction of `topk`, which then sees few scores. A tile is
-    searched only in rows where it beats the k-th score so far; about k ln n of n tiles do. `room` holds a
-    tile.
+    searched only in rows where it beats the k-th score so far, which about k ln n of n tiles do. `room` has
+    space for a tile.
     """
     num_queries, top_k = top_scores.shape
     if top_k == 0:
@@ -125,19 +125,22 @@ def keep_top(
 
 
 def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """A matrix at the front of a buffer, and the remaining buffer."""
+    """Take a matrix from the front of a buffer; return it with the remaining buffer."""
     return room[: rows * columns].view(rows, columns), room[rows * columns :]
 
 
 ROWS_AT_ONCE = 1024
-"""Rows that are in float64 at a time."""
+"""The number of rows that are in float64 at a time."""
 LOWEST = -1e30
-"""Score of a hidden entry. Finite, so that weight * score is 0 and not NaN; real scores stay above -1e15."""
+"""Score of a hidden entry, finite so that weight * score is 0 and not NaN; real scores stay above -1e15."""
 
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some rows of a head and their positions. `centre` is their score with the mean key, in bits."""
+    """Some rows of a head and their positions.
+
+    `centre` is the score of each row with the mean key, in bits.
+    """
 
     rows: slice
     query: Float[Tensor, "query dim"]
@@ -147,7 +150,7 @@ class QueryBlock:
     centre: Float[Tensor, " query"]
 
     def of(self, rows: slice) -> "QueryBlock":
-        """Some of these rows, counted from the first; in the same memory."""
+        """Select some of these rows, counted from the first, in the same memory."""
         if rows == slice(0, len(self.query)):
             return self
         interval = Interval(self.interval.first[rows], self.interval.stop[rows])
@@ -161,7 +164,7 @@ class QueryBlock:
 class ScaledHead:
     """Query, key and value of one head, and centred scores in bits: (score - centre) * log2(e).
 
-    Softmax does not change if all scores of a row are shifted or its base changes with them, which pays
+    Softmax does not change if all scores of a row are shifted, or if its base changes with them. This helps
     twice: log2(e) is folded into the query, because exp2 is cheaper than exp; and the score of the mean key
     is subtracted, by subtracting the mean key, because sums of squares of small numbers keep their digits.
     """
@@ -175,13 +178,12 @@ class ScaledHead:
     softcap: float | None
     sink: Float[Tensor, ""]
     bound: float
-    """Bound on |centred score|, in bits (Cauchy-Schwarz: |query| |key|)."""
+    """The bound on |centred score|, in bits (Cauchy-Schwarz: |query| |key|)."""
     centred: Float[Tensor, "kept dim"] | None = None
-    """The unmasked keys minus the mean key (unchanged with a softcap), if several blocks of queries use them.
-    """
+    """The unmasked keys minus the mean key (unchanged with a softcap), if several query blocks use them."""
 
     def with_centred_keys(self) -> "ScaledHead":
-        """The same head with `centred`, computed once for all blocks."""
+        """Return this head with `centred`, computed once for all blocks."""
         key = self.take(self.key, slice(0, len(self.visibility.unmasked)))
         return replace(self, centred=key - self.mean_key if self.softcap is None else key)
 
@@ -199,7 +201,7 @@ class ScaledHead:
     def scores(
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
-        """Centred scores of the block with these keys, in `buffer`, which also has room for the keys."""
+        """Compute the block's centred scores with these keys in `buffer`, which has room for the keys, too."""
         key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
         shape = (block.query.shape[0], key.shape[0])
         num_scores = shape[0] * shape[1]
@@ -213,16 +215,16 @@ class ScaledHead:
         return scores.sub_(block.centre[:, None])
 
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
-        """Rows of key or value for these unmasked keys, in the dtype of the computation."""
+        """Take the rows of key or value for these unmasked keys, in the dtype of the computation."""
         unmasked = self.visibility.unmasked
         taken = rows[ranks if unmasked.shape[0] == self.visibility.num_keys else unmasked[ranks]]
         return taken if taken.dtype == self.mean_key.dtype else taken.to(self.mean_key.dtype)
 
 
 SAFE_BITS = 48.0
-"""Below this bound 2**(2 * score), summed over 2**27 keys, fits float32 without a reference."""
+"""Below this bound, 2**(2 * score) summed over 2**27 keys fits in float32 without a reference."""
 HEADROOM_BITS = 16.0
-"""Bits by which scores may exceed the reference before the sums are rescaled."""
+"""The number of bits by which scores may exceed the reference before the sums are rescaled."""
 
 
 @dataclass(frozen=True)
@@ -237,12 +239,12 @@ class ScoreTile:
     position: Float[Tensor, " key"]
     buffer: Float[Tensor, " size"]
     ends: Ends
-    """Numbers of first and near keys that a small cache would keep."""
+    """The numbers of first and near keys that a small cache would keep."""
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums of e = 2**(s - reference) over the keys seen so far, s being centred scores in bits.
+    """Sums of e = 2**(s - reference) over the keys so far, where s are centred scores in bits.
 
     Online softmax (Milakov and Gimelshein, arXiv:1805.02867) keeps the reference at the running maximum and
     rescales the sums when it grows. Here the reference stays 0 if no score can be large, and otherwise
@@ -255,7 +257,7 @@ class RowSums:
         local      sum e over the first keys and those near the query, over sum e
 
     `first_key` and `previous` are the scores with the key at position 0 and with the key before the query.
-    Sums over a tile have the dtype of the scores, sums over tiles are in float64.
+    Sums within a tile have the dtype of the scores; sums across tiles are in float64.
     """
 
     bounded: bool
@@ -276,7 +278,7 @@ class RowSums:
     top_ranks: Int[Tensor, "query top_k"]
 
     def of(self, rows: slice) -> "RowSums":
-        """The sums of some queries, in the same memory."""
+        """Select the sums of some queries, in the same memory."""
         if rows == slice(0, len(self.total)):
             return self
         bounded, *tensors = vars(self).values()
@@ -284,7 +286,7 @@ class RowSums:
 
 
 def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bool) -> RowSums:
-    """The sums before any key; `output`, all zeros, accumulates its sums in place."""
+    """Create the sums before any key; `output`, all zeros, accumulates its sums in place."""
     like, num_queries = output, len(output)
     smallest, largest, first_key, previous = like.new_full((4, num_queries), LOWEST)
     score, square, total, total_square, weighted, distance, local = torch.zeros(
@@ -311,7 +313,7 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
 
 
 def adder_by_torch(_block: QueryBlock, sums: RowSums, _ends: Ends) -> Callable[[ScoreTile], None]:
-    """A function that adds a tile to a block's sums: moments and extremes of the scores, then the weights.
+    """Return a function that adds a tile to a block's sums: score moments and extremes, then the weights.
 
     It destroys the scores.
     """
@@ -351,7 +353,7 @@ def _hidden(tile: ScoreTile) -> Bool[Tensor, "query key"] | None:
 
 
 def _add_scores(sums: RowSums, tile: ScoreTile) -> None:
-    """Add the moments of the scores. Hidden scores become LOWEST, in place."""
+    """Add the moments of the scores. Sets hidden scores to LOWEST, in place."""
     scores, hidden = tile.scores, _hidden(tile)
     if hidden is not None:
         scores.masked_fill_(hidden, 0.0)
@@ -424,7 +426,7 @@ def _distance(
     """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
 
     the distance from key to block, plus the distance within the block times the sum of the weights. Neither
-    is negative, so no digits cancel as they would in i sum e - sum e j. Destroys the scores.
+    term is negative, so no digits cancel as they would in i sum e - sum e j. Destroys the scores.
     """
     here, place = tile.block.here, tile.position
     if here[0] >= place[-1]:
@@ -456,7 +458,7 @@ SUM_FIELDS = (
 
 
 class TileArguments(ctypes.Structure):
-    """The struct `Tile` of tile_pass.c."""
+    """The struct `Tile` in tile_pass.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "value_dim", "top_k", "first_rank")),
@@ -472,7 +474,7 @@ def suits(like: Tensor) -> bool:
 
 
 def adder_compiled(block: QueryBlock, sums: RowSums, ends: Ends) -> Callable[[ScoreTile], None]:
-    """Like `adder_by_torch`; pointers to its numbers are computed once for the whole block."""
+    """Like `adder_by_torch`, but pointers to the numbers are computed only once for the whole block."""
     interval = block.interval
     block_tensors = {"first": interval.first, "stop": interval.stop, "here": block.here}
     tensors = block_tensors | {name: getattr(sums, name) for name in SUM_FIELDS}
@@ -521,7 +523,7 @@ def add_columns_compiled(
 
 
 class TilePass(NamedTuple):
-    """Adds tiles to a block's sums of rows, or to its sums of columns."""
+    """Adds tiles to a block's row sums or to its column sums."""
 
     adder: Callable[[QueryBlock, RowSums, Ends], Callable[[ScoreTile], None]]
     add_columns: Callable[..., None]
@@ -532,30 +534,30 @@ COMPILED = TilePass(adder_compiled, add_columns_compiled)
 
 
 def tile_pass_for(like: Tensor) -> TilePass:
-    """The pass for tensors of that dtype on that device."""
+    """Return the pass for tensors of this dtype on this device."""
     return COMPILED if suits(like) else TORCH
 
 
 SHORT_ROW = 8192
-"""Keys per row up to which wider tiles were faster in measurements."""
+"""The number of keys per row up to which wider tiles were measured to be faster."""
 
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Queries and keys per tile. 512 x 1,024 float32 scores are 2 MB."""
+    """The numbers of queries and keys per tile. 512 x 1,024 float32 scores take 2 MB."""
 
     queries: int = 512
     keys: int = 1024
 
     @classmethod
     def suited_to(cls, num_keys: int, like: Tensor) -> "TileSizes":
-        """Wide tiles for short rows, which torch searches one by one; else tiles that fit the caches."""
+        """Choose wide tiles for short rows, which torch searches singly, else tiles that fit the caches."""
         is_compiled = tile_pass_for(like) is COMPILED
         return cls(keys=2048) if num_keys <= SHORT_ROW and not is_compiled else cls()
 
 
 def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
-    """Compute everything that the row statistics of these queries need, in one pass over the keys."""
+    """Compute everything that these queries' row statistics need, in one pass over the keys."""
     add_tile = tile_pass_for(sums.output).adder(block, sums, cache_ends(head.visibility.num_keys))
     for tile in score_tiles(head, block, sizes, scratch):
         add_tile(tile)
@@ -564,7 +566,7 @@ def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSize
 def score_tiles(
     head: ScaledHead, block: QueryBlock, sizes: TileSizes, scratch: Scratch
 ) -> Iterator[ScoreTile]:
-    """The scores of the block with the keys that it sees, one tile at a time, each overwriting the last."""
+    """Yield the block's scores with the keys that it sees, one tile at a time; each overwrites the last."""
     unmasked, ends = head.visibility.unmasked, cache_ends(head.visibility.num_keys)
     position = unmasked.to(head.mean_key.dtype)
     size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(unmasked))

@@ -1,4 +1,4 @@
-"""The engine for long rows: online softmax over tiles, one `ScaledHead` per text and head, threaded."""
+"""Engine for long rows: online softmax over tiles, in threads, with one `ScaledHead` per text and head."""
 
 import ctypes
 import math
@@ -39,7 +39,7 @@ from attncli.core.tile_sums import (
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Sums over rows of a head: the mass of each unmasked key; sum and maximum of each pooled block."""
+    """The row sums of a head: the mass of each unmasked key, and the sum and maximum of each pooled block."""
 
     received: Float[Tensor, " kept"]
     mass: Float[Tensor, "query_block key_block"]
@@ -47,7 +47,7 @@ class ColumnSums:
 
 
 def no_column_sums(head: ScaledHead, grid: PooledGrid, like: Tensor) -> ColumnSums:
-    """The sums before any row."""
+    """Create the sums before any row."""
     received = like.new_zeros(len(head.visibility.unmasked), dtype=torch.float64)
     return ColumnSums(received, like.new_zeros(grid.counts, dtype=torch.float64), like.new_zeros(grid.counts))
 
@@ -62,7 +62,7 @@ def sum_columns(
     scratch: Scratch,
     into: ColumnSums,
 ) -> None:
-    """Add the weights 2^(score - reference) * inverse of blocks of queries, by strips of pooled rows."""
+    """Add the weights 2^(score - reference) * inverse of blocks of queries, in strips of pooled rows."""
     add_columns = tile_pass_for(reference).add_columns
     height, width = grid.steps
     key_blocks = head.visibility.unmasked.div(width, rounding_mode="floor")
@@ -86,7 +86,7 @@ def sum_columns(
 def column_statistics(
     head: ScaledHead, parts: Iterable[ColumnSums], grid: PooledGrid, num_keys: int
 ) -> dict[str, Tensor]:
-    """The mass that each key receives, and mean and largest weight of each pooled block."""
+    """The mass that each key receives, and the mean and the largest weight of each pooled block."""
     received, mass, largest = (
         [getattr(part, name) for part in parts] for name in ("received", "mass", "largest")
     )
@@ -101,7 +101,7 @@ def column_statistics(
 
 
 ROWS = 16
-"""Most whole rows searched together."""
+"""The largest number of whole rows searched together."""
 
 
 def break_ties(
@@ -112,7 +112,7 @@ def break_ties(
     sizes: TileSizes,
     scratch: Scratch,
 ) -> None:
-    """Order all top scores but the last, which is one more than wanted: rows with ties are computed again.
+    """Order all top scores but the last, which is one more than wanted; rows with ties are computed again.
 
     Tiles keep any of several equal scores. Rows with ties are rare except in texts with repeated words.
     """
@@ -139,7 +139,7 @@ def break_ties(
 
 
 def tied_rows(top_scores: Float[Tensor, "query more"]) -> Bool[Tensor, " query"] | None:
-    """The rows with two scores that differ only by rounding; None without any."""
+    """The rows with two scores that differ only by rounding, or None if there are none."""
     if suits(top_scores):
         library, is_tied = tile_pass(), torch.empty(len(top_scores), dtype=torch.bool)
         assert library is not None
@@ -172,14 +172,14 @@ RUNNING = (
     "max_score",
     "previous_token",
 )
-"""The numbers per row that come from the running sums."""
+"""The numbers per row that follow from the running sums."""
 PER_ROW = (*RUNNING, "top_weights", "top_keys", "visible", "inverse", "output")
 IN_FLOAT64 = ("participation",)
-"""Numbers that may exceed float32 with a strong sink."""
+"""The numbers that may exceed float32 if a sink is strong."""
 
 
 def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
-    """Every number of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
+    """Return the numbers of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
 
     The sums of the output become the output, in place.
 
@@ -224,7 +224,7 @@ def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[s
 
 
 def fill_by_torch(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
-    """Compute every number of a block's rows, by name, and the moments of their scores, from their sums."""
+    """Compute every number of a block's rows, by name, and the moments of their scores, from the sums."""
     for name, numbers in row_statistics(head, block, sums).items():
         into[name].copy_(numbers)
     into["moments"].copy_(score_moments(block, sums))
@@ -252,7 +252,7 @@ FINISHED = (
 
 
 class FinishArguments(ctypes.Structure):
-    """The struct `Finish` of tile_pass.c."""
+    """The struct `Finish` in tile_pass.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_rows", "value_dim", "num_top", "num_keys")),
@@ -265,7 +265,7 @@ class FinishArguments(ctypes.Structure):
 
 
 def fill_compiled(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
-    """Like `fill_by_torch`, into rows of nulls and, for the output, sums."""
+    """Like `fill_by_torch`, but write into rows of nulls and, for the output, into the sums."""
     unmasked, interval = head.visibility.unmasked, block.interval
     tensors = (
         *(unmasked, interval.first, interval.stop),
@@ -291,7 +291,7 @@ def _weight(scores: Float[Tensor, "query ..."], logsumexp: Float[Tensor, " query
 
 
 def score_moments(block: QueryBlock, sums: RowSums) -> Float[Tensor, " 5"]:
-    """Count, mean, sum of squared deviations, minimum and maximum of a block's visible scores."""
+    """The count, mean, sum of squared deviations, minimum and maximum of a block's visible scores."""
     centre = block.centre.double()
     visible = (block.interval.stop - block.interval.first).double()
     count = visible.sum()
@@ -306,13 +306,13 @@ def score_moments(block: QueryBlock, sums: RowSums) -> Float[Tensor, " 5"]:
 
 
 def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
-    """One head for each text and head, in order: views of the inputs, and a bound on the scores."""
+    """Yield one head for each text and head, in order: views of the inputs, and a bound on the scores."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     visibility, rules = layer.visibility, layer.rules
     assert rules.bias is None and visibility.rule is None, "tiles do not support whole matrices"
     dtype = torch.promote_types(layer.key.dtype, torch.float32)
     scale = layer.scale / rules.temperature
-    # Temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
+    # The temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
     softcap = None if rules.softcap is None else rules.softcap / rules.temperature
     sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink
     sink = sink.double().to(layer.key.device).expand(num_texts, num_heads)
@@ -343,9 +343,9 @@ def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
 TileJob = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
-"""Rows whose statistics are computed together: with few, each operation costs more than its numbers."""
+"""How many rows' statistics are computed together: with few, each operation costs more than its numbers."""
 CHAINS = 8
-"""Column sums of a head that are accumulated in parallel."""
+"""The number of a head's column sums that are accumulated in parallel."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ class StreamPlan:
     like: Tensor
 
     def blocks(self) -> list[slice]:
-        """The queries of each job, the last first: under a causal mask they take longest."""
+        """The queries of each job, the last first because under a causal mask they take longest."""
         return list(slices(self.num_queries, self.sizes.queries))[::-1]
 
 
@@ -376,7 +376,7 @@ class HeadJobs:
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
     def rows(self) -> list[TileJob]:
-        """Jobs that sum each block of queries; the last job of a part also computes its statistics."""
+        """Return jobs that sum each block of queries; the last job of a part also computes its statistics."""
         blocks = self.plan.blocks()
         self.blocks_left = Counter(part for rows in blocks for part in _part_numbers(rows))
         self.lock = Lock()
@@ -393,7 +393,7 @@ class HeadJobs:
                 self._fill_part(part)
 
     def columns(self) -> list[TileJob]:
-        """Jobs that sum columns, each for every CHAINS-th block."""
+        """Return jobs that sum columns, each for every CHAINS-th block."""
         self.parts = [no_column_sums(self.head, self.plan.grid, self.plan.like) for _ in range(CHAINS)]
         return [
             partial(
@@ -411,7 +411,7 @@ class HeadJobs:
         ]
 
     def fill_columns(self) -> None:
-        """Fill in the results of the column sums."""
+        """Fill in the results that follow from the column sums."""
         num_keys = len(self.into["received_mass"])
         for name, numbers in column_statistics(self.head, self.parts, self.plan.grid, num_keys).items():
             self.into[name].copy_(numbers)
@@ -431,17 +431,17 @@ class HeadJobs:
 
 
 def _part_numbers(rows: slice) -> range:
-    """Numbers of the parts of ROWS_AT_ONCE rows that these rows belong to."""
+    """The numbers of the parts, each of ROWS_AT_ONCE rows, that these rows belong to."""
     return range(rows.start // ROWS_AT_ONCE, -(-rows.stop // ROWS_AT_ONCE))
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """Slices of that size over `count`; the last may be shorter."""
+    """Return slices of this size that cover `count`; the last one may be shorter."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 ROWS_TOGETHER = 65536
-"""Rows whose running sums, and keys whose copies, are in memory at a time: of several heads, or of one."""
+"""The number of rows whose running sums, and of keys whose copies, one or several heads keep in memory."""
 
 
 def stream(
@@ -451,7 +451,7 @@ def stream(
     progress: Callable[[float], None] | None,
     num_threads: int,
 ) -> dict[str, Tensor]:
-    """Every number by its name, the heads of all texts along one axis; `moments` are still split into parts.
+    """Return every number by name, the heads of all texts along one axis; `moments` are still split in parts.
 
     The result has the same bytes for any number of threads.
     """
@@ -469,7 +469,7 @@ def stream(
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[TileJob]], share: float) -> None:
-        """Run all jobs of a stage for these heads, which is `share` of the whole."""
+        """Run all jobs of a stage for these heads, which are `share` of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
         for count, _ in enumerate(run_jobs(jobs, num_threads), 1):
@@ -528,7 +528,7 @@ def attend(
     progress: Callable[[float], None] | None = None,
     sizes: TileSizes | None = None,
 ) -> Computed:
-    """The wanted results of a layer without bias or rule. Memory is linear in the length.
+    """Compute the wanted results of a layer without bias or rule. Memory is linear in the length.
 
     On the CPU, torch.get_num_threads() threads share the work; results do not depend on their number. Results
     that do not follow from running sums take a second pass, over whole rows.
