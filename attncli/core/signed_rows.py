@@ -69,7 +69,7 @@ class SignedSums:
         self.counts, self.received = zeros(2), zeros(num_keys)
 
     def add(self, text: int, heads: slice, first: int, weights: Float[Tensor, "head query key"]) -> None:
-        """Add rows of some heads, from the query `first` on, with the keys up to the last of their queries."""
+        """Add rows of some heads, from query `first` on, with the keys up to the last of these queries."""
         rows = _Rows(weights, first)
         for name, total in self.of_rows.items():
             total[text, heads] += getattr(rows, name)().double().sum(dim=-1)

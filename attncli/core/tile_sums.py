@@ -31,7 +31,7 @@ class Interval:
         return (ranks < self.first[:, None]) | (ranks >= self.stop[:, None])
 
     def tiles(self, width: int) -> Iterator[tuple[slice, bool]]:
-        """Cover all intervals with slices of at most `width` keys; True marks slices that all queries see whole.
+        """Cover all intervals with slices of at most `width` keys; True if all queries see a whole slice.
 
         Keys that no query of the block sees are left out, which halves the work of causal attention and makes
         a sliding window linear in the length. Only slices at the ragged edges need a mask.
@@ -201,7 +201,7 @@ class ScaledHead:
     def scores(
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
-        """Compute the block's centred scores with these keys in `buffer`, which has room for the keys, too."""
+        """Compute the block's centred scores with these keys in `buffer`, which also has room for keys."""
         key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
         shape = (block.query.shape[0], key.shape[0])
         num_scores = shape[0] * shape[1]

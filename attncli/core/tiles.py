@@ -179,7 +179,7 @@ IN_FLOAT64 = ("participation",)
 
 
 def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
-    """Return the numbers of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
+    """Every number of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
 
     The sums of the output become the output, in place.
 

@@ -1,1 +1,1 @@
-"""Measurements of the heads of a model's layers, and functions for users."""
+"""Measurements of the heads of a model's layers, and the functions for users."""

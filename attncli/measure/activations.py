@@ -1,4 +1,4 @@
-"""Query, key, value, scores, weights and output of every layer, with names and layouts of other tools."""
+"""Query, key, value, scores, weights and output of every layer, with the names and layouts of other tools."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -37,16 +37,16 @@ HOOKS = {
 ROTATED = {"query": "hook_rot_q", "key": "hook_rot_k"}
 MATRICES = ("scores", "pattern")
 MOST_RECENT = 16
-"""Number of module outputs to remember: enough for the projections before each call of attention."""
+"""The number of module outputs to remember: enough for the projections before each call of attention."""
 SAME_LENGTH = 1e-4
-"""Largest change of a vector's length under a rotation, relative to the longest vector."""
+"""The largest change in a vector's length under a rotation, relative to the longest vector."""
 
 Vectors = Float[Tensor, "text token head dim"]
 
 
 @torch.no_grad()
 def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames) -> dict[str, Tensor]:
-    """The activations of each layer on one text, in the order of the run, in float32 on the CPU.
+    """Return the activations of each layer on one text, in the order of the run, in float32 on the CPU.
 
     transformer_lens: `blocks.3.attn.hook_pattern` and `hook_attn_scores` (text, head, query, key), with -inf
     for hidden scores; `hook_q`, `hook_k`, `hook_v`, `hook_z` (text, token, head, dim), with key/value heads
@@ -90,7 +90,7 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
 
 
 def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
-    """A message for a model that has only patterns; empty for any other."""
+    """Return a message for a model that has only patterns, or an empty string for any other."""
     if any(not key.endswith(("pattern", "output", "hook_z")) for key in activations):
         return ""
     only = "the cache has only its patterns, without queries, keys, values and scores"
@@ -98,7 +98,7 @@ def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
 
 
 def _output_recorder(pretrained: Pretrained, cache: dict[str, Tensor], names: ActivationNames) -> Patches:
-    """Patches that record the output of each layer after its heads were changed, and change nothing."""
+    """Create patches that record each layer's output after its heads were changed, and change nothing."""
 
     def keep(layer: RunningLayer) -> Tensor:
         if names == "nnsight":
@@ -125,7 +125,7 @@ def _num_bytes(layer: CapturedLayer) -> int:
 
 
 def _layer_parts(layer: CapturedLayer) -> dict[str, Tensor]:
-    """The parts of a layer, (text, head, token, dim) and (text, head, query, key)."""
+    """The parts of a layer, as (text, head, token, dim) and (text, head, query, key)."""
     attention = layer.attention
     if not isinstance(attention, AttentionLayer):
         return {"pattern": attention.weights}
@@ -144,7 +144,7 @@ def _layer_parts(layer: CapturedLayer) -> dict[str, Tensor]:
 
 
 def _lens_prefix(stack: str, layer: int) -> str:
-    """TransformerLens' name for the attention of a layer of the stack self, encoder, decoder or cross."""
+    """TransformerLens' name for the attention of a layer in the stack self, encoder, decoder or cross."""
     return {
         "self": f"blocks.{layer}.attn",
         "encoder": f"encoder_blocks.{layer}.attn",
@@ -161,19 +161,19 @@ class _ModuleCall(NamedTuple):
 
 
 class _RecentOutputs:
-    """Recent outputs of a model's modules, which include the projections of the next attention."""
+    """The recent outputs of a model's modules, which include the projections of the next attention."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.calls: deque[_ModuleCall] = deque(maxlen=MOST_RECENT)
         settings = vars(model.config.get_text_config())
         rotary = [module for module in model.modules() if "rotary" in type(module).__name__.lower()]
         self.may_rotate = "rotary_dim" in settings or bool(rotary)
-        # Some rotations (YaRN) scale vectors, too.
+        # Some rotations (YaRN) also scale vectors.
         numbers = (number for module in rotary for number in vars(module).items())
         self.scales = {1.0, *(scale for name, scale in numbers if name.endswith("attention_scaling"))}
 
     def note(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-        """Store the output of a module if it is a vector per token."""
+        """Store the output of a module if it has one vector per token."""
         if isinstance(output, Tensor) and output.ndim in (3, 4):
             weight = getattr(module, "weight", None)
             is_norm = isinstance(weight, Tensor) and weight.ndim < 2
@@ -181,7 +181,7 @@ class _RecentOutputs:
             self.calls.append(_ModuleCall(output, first if isinstance(first, Tensor) else None))
 
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
-        """The output of the projection behind these vectors, and True if they were rotated afterwards.
+        """Return the projection's output behind these vectors, and True if they were rotated afterwards.
 
         A rotation keeps lengths up to a constant scale. Returns None if no module returned these vectors
         alone. With a norm of queries or keys (Qwen3), the norm's input is the projection's output.
@@ -205,7 +205,7 @@ class _RecentOutputs:
 
 
 def _in_heads(output: Tensor, shape: torch.Size) -> Vectors | None:
-    """A module output in the layout (text, token, head, dim), or None if its shape differs."""
+    """Return a module output in the layout (text, token, head, dim), or None if its shape differs."""
     num_texts, num_tokens, num_heads, dim = shape
     if output.shape == (num_texts, num_heads, num_tokens, dim) and num_heads != num_tokens:
         return output.transpose(1, 2)
@@ -224,7 +224,7 @@ def _recent_outputs(model: PreTrainedModel) -> Iterator[_RecentOutputs]:
 
 
 def _hooked(parts: dict[str, Tensor], recent: _RecentOutputs) -> Iterator[tuple[str, Tensor]]:
-    """The parts in TransformerLens's layout, each with the name of its hook."""
+    """Yield the parts in TransformerLens' layout, each with the name of its hook."""
     for part, tensor in parts.items():
         if part in MATRICES:
             yield HOOKS[part], tensor

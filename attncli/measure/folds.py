@@ -1,4 +1,4 @@
-"""Cross-validation splits of texts, which keep groups of texts together."""
+"""Cross-validation splits of texts that keep groups of texts together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch import Tensor
 from attncli.errors import UserError
 
 MOST_PARTS = 10
-"""Largest number of parts; more groups share parts, which are held out in turn."""
+"""The largest number of parts. If there are more groups, they share parts, which are held out in turn."""
 USUAL_PARTS = 5
 
 
 @dataclass(frozen=True)
 class TextSplit:
-    """One numbered split: the texts for choosing heads and the texts for testing them."""
+    """One numbered split: the texts for choosing heads, and the texts for testing them."""
 
     number: int
     choosing: Bool[Tensor, " text"]
@@ -26,7 +26,7 @@ class TextSplit:
 def shuffled_parts(
     groups: Int[Tensor, " text"], num_groups: int, num_parts: int, generator: torch.Generator
 ) -> Int[Tensor, " text"]:
-    """The part of each text, with groups shuffled into parts of about equal numbers of groups."""
+    """Assign each text to a part; groups are shuffled into parts with about the same number of groups."""
     order = torch.randperm(num_groups, generator=generator)
     part_by_group = torch.empty_like(order)
     part_by_group[order] = torch.arange(num_groups) * num_parts // num_groups
@@ -34,14 +34,14 @@ def shuffled_parts(
 
 
 def held_out_splits(parts: Int[Tensor, " text"], held_out: Iterable[int]) -> list[TextSplit]:
-    """One split per held-out part, with all other texts for choosing."""
+    """Make one split per held-out part, with all other texts for choosing."""
     return [TextSplit(number, parts != part, parts == part) for number, part in enumerate(held_out)]
 
 
 def dealt(
     is_positive: Bool[Tensor, " text"], num_parts: int, generator: torch.Generator
 ) -> Int[Tensor, " text"]:
-    """A random part for each text; every part has about the same number of texts of each label."""
+    """Assign each text to a random part; every part has about the same number of texts of each label."""
     parts = torch.empty(len(is_positive), dtype=torch.int64)
     start = 0
     for label in (False, True):
@@ -57,7 +57,8 @@ class NamedParts:
     """The part with which each text is held out, and the names of the parts.
 
     `groups` is the group of each text, within which labels may be permuted; it equals the part unless groups
-    share parts. `shared` is the name of a group that is spread over all parts, as the only one of its label.
+    share parts. `shared` is the name of a group that is spread over all parts because it is the only one with
+    its label.
     """
 
     by_text: Int[Tensor, " text"]
@@ -66,14 +67,14 @@ class NamedParts:
     shared: str | None = None
 
     def splits(self) -> list[TextSplit]:
-        """One split per part, which is held out."""
+        """Make one split per part, which is held out."""
         return held_out_splits(self.by_text, range(len(self.names)))
 
 
 def group_parts(
     groups: list[str | None], is_positive: Bool[Tensor, " text"], generator: torch.Generator, *, key: str = ""
 ) -> NamedParts:
-    """Make one part per group (many groups share ten parts) and spread texts without a group over all parts.
+    """Make one part per group (many groups share ten parts), and spread texts without a group over all parts.
 
     A group that has all texts of one label is spread, too. Without groups there are five parts. Raises
     UserError, which names `key`, if a part lacks one of the labels.
@@ -118,7 +119,7 @@ def group_parts(
 
 
 def _names(groups: list[str | None], is_positive: Bool[Tensor, " text"]) -> tuple[list[str], str | None]:
-    """The groups to hold out, and the group that has all texts of one label, if any."""
+    """Return the groups to hold out, and the group that has all texts of one label, if there is one."""
     labels: dict[str, set[bool]] = {}
     for name, label in zip(groups, is_positive.tolist(), strict=True):
         if name is not None:

@@ -1,4 +1,4 @@
-"""Single blocks of a model, run on other inputs with the scales of their norms frozen."""
+"""Single blocks of a model, run on other inputs while the scales of their norms are frozen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -23,18 +23,18 @@ HookOutput = TypeVar("HookOutput")
 BlockOutput = Tensor | tuple[Tensor, ...]
 """The vectors of the tokens, alone or as the first of several outputs."""
 CHUNK = 2**24
-"""Maximum number of entries of the residual stream in one run of a block: 64 MB."""
+"""The largest number of entries of the residual stream in one run of a block: 64 MB."""
 
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
-"""Returns the vectors of a part when called: storing all heads at once would take much memory."""
+"""Returns the vectors of a part when called, because storing all heads at once would take much memory."""
 ReplacedOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
-"""Vectors that modules return instead of their own."""
+"""The vectors that modules return instead of their own."""
 
 
 class FrozenBlocks:
-    """Runs single blocks of a recorded run on other vectors; with frozen norms they are linear.
+    """Runs single blocks of a recorded run on other vectors; while their norms are frozen, blocks are linear.
 
-    A block is identified by the number of its `call`.
+    A block is identified by its `call` number.
     """
 
     def __init__(self, recorded: RecordedBlocks) -> None:
@@ -44,11 +44,11 @@ class FrozenBlocks:
     def beginning_behind(
         self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
     ) -> AbstractContextManager[None]:
-        """While the model runs, skip all blocks: the last returns its recorded output, or these vectors."""
+        """While the model runs, skip all blocks; the last one returns its recorded output or these vectors."""
         return self.blocks.begun_at(len(self.blocks.calls), num_copies, vectors)
 
     def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
-        """The input of the first block for copies of the text."""
+        """Return the input of the first block, for copies of the text."""
         reads: list[Tensor] = []
 
         def stop(_module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
@@ -63,7 +63,7 @@ class FrozenBlocks:
     def written(
         self, call: int, vectors: Float[Tensor, "text token embed"]
     ) -> Float[Tensor, "text token embed"]:
-        """The vectors that a block adds to the stream for these outputs of W_O.
+        """Return the vectors that a block adds to the stream for these outputs of W_O.
 
         Raises UserError if the block norms them first.
         """
@@ -81,7 +81,7 @@ class FrozenBlocks:
     def gradients_through(
         self, call: int, gradient: Float[Tensor, "token embed"]
     ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
-        """Gradients with respect to the output of W_O and the block's input, from that of its output.
+        """The gradients with respect to W_O's output and the block's input, from that of the block's output.
 
         The inputs of its attention and MLP are held constant.
         """
@@ -145,7 +145,7 @@ class FrozenBlocks:
         return passed
 
     def chunks(self, vectors: Sequence[PartVectors]) -> Iterator[Float[Tensor, "text token embed"]]:
-        """The vectors of parts, in batches for one run of a block."""
+        """Yield the vectors of parts in batches, each for one run of a block."""
         size = max(1, CHUNK // self.runs[0].read.numel())
         for start in range(0, len(vectors), size):
             yield torch.stack([make() for make in vectors[start : start + size]])
@@ -153,7 +153,7 @@ class FrozenBlocks:
     def _outputs(
         self, call: int, reads: Float[Tensor, "text token embed"], replaced: ReplacedOutputs
     ) -> Tensor:
-        """The block's output with frozen norms; each text has its own input and module outputs."""
+        """Return the block's output with frozen norms; each text has its own input and module outputs."""
         outputs: list[Tensor] = []
 
         def stop(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> None:
@@ -168,7 +168,7 @@ class FrozenBlocks:
         return outputs[0].reshape(reads.shape)
 
     def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
-        """The attention of a block with frozen norms on other inputs."""
+        """The attention of a block, with frozen norms, on other inputs."""
         layers: list[AttentionLayer] = []
 
         def keep(layer: CapturedLayer) -> Tensor:
@@ -210,16 +210,16 @@ class FrozenBlocks:
         return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
 
     def repeated(self, num_texts: int) -> dict[str, Tensor]:
-        """The model's inputs, repeated for `num_texts` texts."""
+        """Return the model's inputs, repeated for `num_texts` texts."""
         return {name: tensor.repeat(num_texts, 1) for name, tensor in self.recorded.inputs.items()}
 
     def _turn(self, call: int) -> int:
-        """The number of earlier calls of the same module, which may serve as several blocks (ALBERT)."""
+        """Count the earlier calls of the same module, which may serve as several blocks (ALBERT)."""
         return sum(module is self.blocks.calls[call] for module in self.blocks.calls[:call])
 
     @contextmanager
     def _frozen(self, call: int, reads: Tensor, outputs: ReplacedOutputs) -> Iterator[ExitStack]:
-        """Skip everything before the block and freeze its norms in runs inside this context."""
+        """In runs inside this context, skip everything before the block, and freeze the block's norms."""
 
         def read(
             _module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
@@ -254,7 +254,7 @@ def same(vectors: Tensor) -> Tensor:
 
 
 def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
-    """A hook that acts only at one call of its module, counted from 0."""
+    """Create a hook that acts only at one call of its module, counted from 0."""
     turns = count()
 
     def at_call(*inputs: HookInputs.args, **keywords: HookInputs.kwargs) -> HookOutput | None:

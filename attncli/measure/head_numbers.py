@@ -1,4 +1,4 @@
-"""The summary of each layer of a survey, and the statistics of its heads that follow from it."""
+"""The summary of each layer in a survey, and the statistics of its heads that follow from the summary."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ from attncli.measure.patterns import (
 )
 from attncli.records.surveys import Stack, TextMean
 
-if TYPE_CHECKING:  # what runs models imports transformers
+if TYPE_CHECKING:  # code that runs models imports transformers
     from attncli.measure.looks import LastNorms
 
 
 class SurveyedLayer(NamedTuple):
-    """The place of a layer, its computed summary, and optionally the norms of its values."""
+    """The place of a layer, its computed summary and, if measured, the norms of its values."""
 
     place: LayerPlace
     computed: Computed
@@ -57,7 +57,7 @@ class SurveyedLayers:
 
 
 class HeadNumbers(NamedTuple):
-    """The statistics of the heads of a layer, and the key with the most weight of each.
+    """The statistics of the heads in a layer, and each head's key with the most weight.
 
     `undefined` marks heads with weights that are not finite; all their statistics are NaN.
     """
@@ -69,7 +69,7 @@ class HeadNumbers(NamedTuple):
 
 
 def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
-    """Every statistic of every layer; layers of the same stack and shapes are computed together."""
+    """Compute every statistic of every layer; layers of the same stack and shapes are computed together."""
     alike: dict[tuple[str, torch.Size], list[int]] = {}
     for number, layer in enumerate(survey.layers):
         assert layer.computed.sums is not None
@@ -94,7 +94,7 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
 
 
 def without_numbers(numbers: HeadNumbers, undefined: Bool[Tensor, "#text #head"]) -> HeadNumbers:
-    """The numbers with some heads marked as undefined."""
+    """Return the numbers with some heads marked as undefined."""
     values = numbers.values.masked_fill(undefined.unsqueeze(-1), torch.nan)
     return HeadNumbers(
         numbers.names, values, numbers.keys.masked_fill(undefined, -1), numbers.undefined | undefined
@@ -102,7 +102,7 @@ def without_numbers(numbers: HeadNumbers, undefined: Bool[Tensor, "#text #head"]
 
 
 def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
-    """True for heads with a row of weights that are not finite."""
+    """True for heads in which a row of weights is not finite."""
     assert computed.sums is not None
     bad = ~computed.sums.isfinite()
     if "max_weight" in computed.rows:
@@ -111,7 +111,7 @@ def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
 
 
 def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Tensor, "layer text head"]:
-    """mean_i sum_j p_ij over the patches j with a high norm; NaN without norms."""
+    """mean_i sum_j p_ij over the patches j with a high norm; NaN if there are no norms."""
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     are_high = norms.are_high()
     if are_high is None:
@@ -122,7 +122,7 @@ def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Ten
 
 
 def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
-    """The number of rows behind each statistic on a text, by stack; layers of a stack share them."""
+    """Number of rows behind each statistic on a text, by stack; the layers of a stack share these numbers."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
         name, computed = layer.place.stack, layer.computed
@@ -146,10 +146,10 @@ def _even_weights(
     first_key: int,
     num_rows: Mapping[str, int],
 ) -> dict[str, TextMean]:
-    """The mean of each statistic over the rows if each row gave equal weights to its `visible` keys.
+    """The mean of each statistic over the rows if each row gave equal weights to all its `visible` keys.
 
     Row i of a causal model sees the i + 1 - `first_key` keys up to its own or, in a window, the last of them;
-    a row that sees more looks ahead. In cross-attention every row sees the first keys.
+    a row that sees more looks ahead. In cross-attention, every row sees the first keys.
     """
     has_positions = "current_token" in num_rows
     place = np.arange(1, len(visible) + 1) - first_key if has_positions else np.ones_like(visible)
@@ -174,7 +174,7 @@ def _even_weights(
 
 
 def head_counts(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
-    """The place and number of heads of each layer."""
+    """The place of each layer, with its number of heads."""
     return [
         (layer.place, layer_numbers.values.shape[1])
         for layer, layer_numbers in zip(surveyed.layers, numbers, strict=True)

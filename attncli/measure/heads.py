@@ -1,4 +1,4 @@
-"""The survey of a model's heads: statistics measured layer by layer while the model runs."""
+"""The survey of a model's heads: statistics measured layer by layer as the model runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
@@ -68,12 +68,13 @@ class HeadOptions:
     - `skip_sink`: leave out the first keys and renormalise the other weights.
     - `words`: merge tokens into words. `weighted`: multiply each weight by ||v W_O||.
     - `rollout`: accumulate attention over the layers.
-    - `rest`: name the pattern of the weight off the first key, for heads that look at the first key most.
-    - `maps`: store maps of self, cross or encoder attention; beyond `whole_tokens` tokens whole weights are
-      stored only for the heads in `full` (24:4).
-    - `queries`, `keys`: tokens, by text or position, between which weight is measured; needs `keys`.
-    - `first_keys`: store the key with the most weight of every query, see `looked_at`.
-    - `looks`: store the weights from `queries`, else [CLS], else all tokens, see `HeadLooks`.
+    - `rest`: for heads that look mostly at the first key, name the pattern of the weight on the other keys.
+    - `maps`: store maps of self, cross or encoder attention; for more than `whole_tokens` tokens, whole
+      weights are stored only for the heads in `full` (24:4).
+    - `queries`, `keys`: the tokens, by text or position, between which weight is measured; `keys` is
+      required.
+    - `first_keys`: store the key with the most weight of every query; see `looked_at`.
+    - `looks`: store the weights from `queries`, otherwise from [CLS] or all tokens; see `HeadLooks`.
     - `linear`: also measure heads without a softmax, on all tokens.
     """
 
@@ -99,7 +100,7 @@ WHERE_IT_LOOKS = HeadOptions(first_keys=True)
 def check_reading(
     whole: Reading, pretrained: Pretrained, options: HeadOptions, places: tuple[str, str] = ("from", "to")
 ) -> None:
-    """Raise UserError if a text, in tokens, does not fit the options; `places` are two token settings."""
+    """Raise UserError if a text, in tokens, does not suit the options; `places` are two token settings."""
     if options.queries and not options.keys and not whole.on_grid:
         raise UserError(f"{places[0]}: needs `{places[1]}`: the weights of a query over all keys sum to 1")
     reading = whole.in_words()
@@ -116,13 +117,13 @@ def check_reading(
 
 
 def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None:
-    """Raise UserError if the weights between words of a layer do not fit into memory."""
+    """Raise UserError if a layer's weights between words do not fit in memory."""
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
 
 
 def without_first_keys(attention: LayerOrWeights, count: int) -> LayerOrWeights:
-    """The attention with its first keys and any learned sink hidden, and the other weights renormalised.
+    """The attention with its first keys and any learned sink hidden, and its other weights renormalised.
 
     Otherwise the first token, on which heads put unused weight (Xiao et al. 2023, 2309.17453), dominates
     every causal model.
@@ -170,12 +171,12 @@ class MarkedTexts:
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
     def attention(self, layer: CapturedLayer) -> LayerOrWeights:
-        """The attention of a layer, between words and without the first keys, depending on the options."""
+        """The attention of a layer, between words or without the first keys if the options say so."""
         attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
         return without_first_keys(attention, self.options.skip_sink)
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
-        """The values that the statistics of the heads of a layer need."""
+        """The values that the statistics of a layer's heads need."""
         ids = [stack_texts(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = stack_texts(self.readings[0], layer.stack_name)
         origin = query.origin if query is key else None
@@ -209,7 +210,7 @@ class MarkedTexts:
 
 
 ROUNDING = 1e-3
-"""Largest difference between the input of W_O and the heads, relative to the largest entry."""
+"""The largest difference between the input of W_O and the heads, relative to the largest entry."""
 
 
 class Survey:
@@ -232,8 +233,8 @@ class Survey:
         self._layers = SurveyedLayers()
         self.rest = SurveyedLayers() if options.rest else None
         self.shorter: Survey | None = None
-        """The survey of a shorter probe, if heads of this probe may be induction heads."""
-        # Hooks measure the norms of values while the model runs.
+        """The survey of a shorter probe, if heads on this probe may be induction heads."""
+        # Hooks measure the norms of the values as the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
         self.rolled_masks: list[list[Mask | None]] = []
@@ -261,11 +262,11 @@ class Survey:
         return self._layers
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Measure one layer, now or later. Returns its output if that is computed here."""
+        """Measure one layer, now or later. Return its output if that is computed here."""
         return self._measure([layer]) if self._later is None else self._later.take(layer)
 
     def _measure(self, layers: Sequence[CapturedLayer]) -> Tensor | None:
-        """Measure layers of the same shapes. Returns the output of a single layer with unchanged weights."""
+        """Measure layers of the same shapes. Return the output of a single layer with unchanged weights."""
         attentions = [self.texts.attention(layer) for layer in layers]
         norms = None
         if self.options.weighted:
@@ -331,7 +332,7 @@ class Survey:
     def _weighted(
         self, layer: CapturedLayer, attention: LayerOrWeights
     ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
-        """The layer with weights multiplied by the norms of values, and mean_i sum_j ||p_ij v_j W_O||."""
+        """Multiply the weights by the norms of the values; also return mean_i sum_j ||p_ij v_j W_O||."""
         name = self.pretrained.name
         if isinstance(attention, GivenWeights):
             raise UserError(f"weighted: {name} exposes only its weights, not its values")
@@ -383,11 +384,11 @@ COPY_PATTERNS = ("induction", "duplicate token")
 
 
 def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
-    """Survey a shorter probe, too, if heads show a pattern of copies on a probe.
+    """Also survey a shorter probe if heads show a pattern of copies on this one.
 
     A head that always looks back by the distance between the copies, or by one less, finds the copy or the
-    token after it without comparing tokens; at another distance it does not. Call this while the model is in
-    use, with the heads that were removed.
+    token after it without comparing tokens; at another distance it does not find them. Call this while the
+    model is in use, with the heads that were removed.
     """
     readings = survey.texts.whole
     if any((reading.repeat or 0) < MIN_ROWS for reading in readings):
@@ -407,7 +408,7 @@ def _has_pattern(numbers: HeadNumbers, name: str) -> Bool[Tensor, "text head"]:
 
 
 def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
-    """The statistics of every layer; heads without a copy pattern on the shorter probe take its values."""
+    """The statistics of every layer; heads without a copy pattern on the shorter probe have its values."""
     numbers = head_numbers(surveyed)
     if shorter is None:
         return numbers
@@ -425,7 +426,7 @@ def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) ->
 
 
 def surveyed_texts(survey: Survey) -> list[SurveyedText]:
-    """The heads of each text, in the order of the layers, with their patterns."""
+    """Yield the heads of each text, in the order of the layers, with their patterns."""
     shorter = survey.shorter
     numbers = at_any_distance(survey.layers, None if shorter is None else shorter.layers)
     layers = head_counts(survey.layers, numbers)
@@ -440,9 +441,9 @@ def surveyed_texts(survey: Survey) -> list[SurveyedText]:
 
 
 def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Records[LookedAtKey]:
-    """The key with the most weight of each head, in the order of the rows, at one query per head.
+    """The key with the most weight for each head, in the order of the rows, at one query per head.
 
-    None for a head without a query and in an encoder, if the queries are tokens of the decoder. Needs a
+    None for a head without a query, and for encoder heads if the queries are tokens of the decoder. Needs a
     survey with `first_keys`.
     """
     reading = survey.texts.readings[text]
@@ -486,12 +487,12 @@ def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) ->
 
 @dataclass(frozen=True)
 class Surveyed:
-    """The survey of the heads on some texts of equal length, and how their attention was captured."""
+    """The survey of the heads on some texts of equal length, and how the attention was captured."""
 
     survey: Survey
     way: Way
     linear: "SignedHeads | None" = None
-    """The heads of layers without a softmax, if measured and the model has such layers."""
+    """The heads of layers without a softmax, if they were measured and the model has such layers."""
 
     @cached_property
     def texts(self) -> list[SurveyedText]:
@@ -499,7 +500,7 @@ class Surveyed:
         return surveyed_texts(self.survey)
 
     def add_to(self, totals: HeadTotals) -> None:
-        """Add these texts to totals over many."""
+        """Add these texts to the totals over many."""
         survey = self.survey
         totals.num_texts += survey.num_texts
         _add_layers(totals, survey.layers, survey.num_texts)
@@ -509,7 +510,7 @@ class Surveyed:
             _add_layers(totals.rest, survey.rest, survey.num_texts)
 
     def text_survey(self, text: int) -> HeadSurvey:
-        """The survey of the heads on one of the texts."""
+        """The survey of the heads on one text."""
         survey = self.texts[text].survey()
         return survey if self.linear is None else replace(survey, linear=self.linear.text_table(text))
 
@@ -525,21 +526,21 @@ class Surveyed:
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
-        """Attention rollout of each text, if the options include it."""
+        """The attention rollout of each text, if the options include it."""
         return self.survey.rolled
 
     def rollout_mask(self, text: int) -> Mask | None:
-        """The mask of the rollout of a text; see `joint_rollout_mask`."""
+        """The mask of a text's rollout; see `joint_rollout_mask`."""
         return joint_rollout_mask(self.survey.rolled_masks[text])
 
     @property
     def looks(self) -> list[HeadLooks]:
-        """The weights of each head from some tokens, by text, if the options include `looks`."""
+        """Each head's weights from some tokens, by text, if the options include `looks`."""
         return self.survey.looks
 
     @property
     def norms(self) -> LastNorms | None:
-        """The norms of the tokens on a grid, if the texts are on one."""
+        """The norms of the tokens on a grid, if the texts lie on one."""
         return self.survey.layers.norms
 
     @property
@@ -551,7 +552,7 @@ class Surveyed:
 def _signed_heads(
     options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
 ) -> "SignedHeads | None":
-    """A collector of heads without a softmax, or None if they are not measured or the model has none."""
+    """Return a collector of heads without a softmax; None if they are not measured or the model has none."""
     if not options.linear or not pretrained.unshown_layers:
         return None
     from attncli.measure.signed_heads import SignedHeads
@@ -596,9 +597,9 @@ def head_totals(
     ablate: Sequence[str] = (),
     looks: FirstLooks | None = None,
 ) -> tuple[HeadTotals, list[str]]:
-    """Survey the heads over many texts. Returns totals, and notes about how attention was captured.
+    """Survey the heads over many texts. Return totals, and notes about how the attention was captured.
 
-    The heads in `ablate` (5:11) are removed. `looks` collects the weights of the first files; they are not
+    The heads in `ablate` (5:11) are removed. `looks` collects the weights of the first files; weights are not
     computed for later files. Raises UserError for options that the model does not support and if no text can
     be read, and MemoryError if memory runs out.
     """

@@ -1,14 +1,14 @@
-"""Functions of the library that take a model and texts (docs/python.md).
+"""Library functions that take a model and texts (docs/python.md).
 
 Commands and users call the same functions, which import their measurements when they are called. `model` is a
-model from `open_model` or the name of a folder, which only the first of several calls loads. `text` is a text
-or a reading from `read_text` or `read_probe`; `texts` are many, or the name of a file of them. Heads are
-"0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)]; a single head is "0:1" or (0, 1). `progress` is called with the
-fraction that is done, or with the stage of long work. Results have tables of typed rows:
-`pandas.DataFrame(result.heads)` is a data frame.
+model from `open_model` or the name of a folder, which is loaded only by the first of several calls. `text` is
+a string or a reading from `read_text` or `read_probe`; `texts` are several of them, or the name of a file of
+texts. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)]; a single head is "0:1" or (0, 1). `progress`
+is called with the finished fraction, or with the current stage of long work. Results have tables of typed
+rows: `pandas.DataFrame(result.heads)` is a data frame.
 
-Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`). It raises
-UserError with one line per invalid argument.
+Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`), and
+raises UserError with one line per invalid argument.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 @checked
 def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[CapturedLayer]:
-    """The attention of each layer on a text, in the order of the run, on the model's device.
+    """Return the attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
     dim), the visibility, and the rules for scores; for a model that computes its attention itself it holds
-    only the weights. `layer.weights()` is (text, head, query, key), with one text. `layer.layer` counts from
-    0 in each stack; `layer.stack_name` is self, encoder, decoder or cross.
+    only the weights. `layer.weights()` has the axes (text, head, query, key), with one text. `layer.layer`
+    counts from 0 in each stack; `layer.stack_name` is self, encoder, decoder or cross.
 
     Holds all layers in memory, or only those in `numbers`. Raises UserError for numbers that the model lacks.
     """
@@ -92,7 +92,7 @@ def many_texts(
     group: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
-    """Open the model and the texts as it reads them; `group` selects the texts of one group of a file."""
+    """Open the model, and yield the texts as it reads them; `group` selects one group of texts in a file."""
     from attncli.measure.heads import check_reading
 
     def read(line: TextLine) -> Reading:
@@ -118,7 +118,7 @@ def many_texts(
 def next_tokens(
     model: Model, text: TextOrReading, *, heads: HeadsArgument = (), top: Size = 10
 ) -> NextTokens:
-    """The likeliest next tokens after a text; with `heads` (5:11), also each probability without these heads.
+    """Find the likeliest next tokens after a text; with `heads` (5:11), also each probability without these heads.
 
     Tokens are ranked by the larger of the two probabilities. Raises UserError for a model that predicts no
     next token and for heads that it does not have, and MemoryError if memory runs out.

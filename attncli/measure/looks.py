@@ -1,4 +1,4 @@
-"""The weights of heads from chosen tokens, on one text and on the first of many files."""
+"""The weights of heads from chosen tokens, on one text or on the first of many files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -41,10 +41,10 @@ def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer
 
 
 class HeadLooks:
-    """Collects from the layers of one stack the mean of each head's rows at chosen tokens of a text.
+    """Collects, from the layers of one stack, the mean of each head's rows at chosen tokens of a text.
 
-    With `has_rollout` it also collects their attention rollout. DINO's figures show the rows of [CLS] in the
-    last layer (Caron et al. 2021, 2104.14294).
+    With `has_rollout`, it also collects the layers' attention rollout. DINO's figures show the rows of [CLS]
+    in the last layer (Caron et al. 2021, 2104.14294).
     """
 
     def __init__(self, queries: Sequence[str], reading: Reading, pretrained: Pretrained, text: int) -> None:
@@ -72,16 +72,16 @@ class HeadLooks:
             self.means.append(computed.head_mean[self.text])
 
     def by_layer(self) -> Float[npt.NDArray[np.float32], "layer head key"]:
-        """The mean row of every head, with NaN for layers without attention and missing heads."""
+        """The mean row of every head; NaN for layers without attention and for missing heads."""
         return by_layer({layer: rows.float().cpu() for layer, rows in self.looks.items()})
 
     def mean_by_layer(self) -> Float[npt.NDArray[np.float32], "layer key"]:
-        """The mean over the heads of each layer."""
+        """The mean over the heads in each layer."""
         means = [np.nanmean(rows, axis=0) if np.isfinite(rows).any() else rows[0] for rows in self.by_layer()]
         return np.stack(means)
 
     def rolled(self) -> Float[Tensor, " key"] | None:
-        """Rollout from the same tokens: their mean row of the product of (A + I) / 2 over the layers."""
+        """The rollout from the same tokens: their mean row in the product of (A + I) / 2 over the layers."""
         if not self.means:
             return None
         row = torch.zeros(len(self.means[0]), dtype=torch.float64)
@@ -125,13 +125,13 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
 
 BYTES_PER_FULL_WEIGHT = 16
 WHOLE_GRID = 400
-"""Maximum number of tokens on a grid for storing all weights; 224 x 224 pixels are 257 tokens."""
+"""Largest number of tokens on a grid for which all weights are stored; 224 x 224 pixels are 257 tokens."""
 
 
 class HeadMaps:
     """Collects the maps of the layers of one kind as the model runs.
 
-    Stores every head's weights if neither text has more than `whole_tokens` tokens. Otherwise it stores
+    Stores every head's weights if neither text has more than `whole_tokens` tokens. Otherwise, it stores
     `pooled_mean` and `pooled_max` of every head, and the weights of the heads in `full` (24:4).
     """
 
@@ -139,7 +139,7 @@ class HeadMaps:
         self.kind = kind
         self.query, self.key = stack_texts(reading, kind)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        # Tokens on a grid are not pooled along the row; of large grids only the heads in `full` are stored.
+        # Tokens on a grid are not pooled along the row; for large grids, only the heads in `full` are stored.
         self.on_grid = reading.on_grid
         most = WHOLE_GRID if self.on_grid else whole_tokens
         self.is_whole = max(num_queries, num_keys) <= most
@@ -153,7 +153,7 @@ class HeadMaps:
         refuse_bytes("heads", size, "fewer heads in full, or fewer tokens")
 
     def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
-        """`wanted` with the maps to store of this layer."""
+        """Return `wanted` with the maps of this layer that are to be stored."""
         if not self._is_chosen(layer):
             return wanted
         if self.is_whole:
@@ -185,7 +185,7 @@ class HeadMaps:
         return self.kind == ("encoder" if layer.stack == "encoder" else layer.kind)
 
     def by_layer(self) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
-        """The maps by name, with NaN for layers without attention and missing heads.
+        """Return the maps by name, with NaN for layers without attention and for missing heads.
 
         Raises UserError for a head in `full` that the model does not have.
         """
@@ -193,7 +193,7 @@ class HeadMaps:
         return {name: by_layer(layers) for name, layers in self.maps.items()}
 
     def mask(self, num_queries: int, num_keys: int) -> Mask | None:
-        """The joint mask of the maps of all layers, with this number of rows and columns."""
+        """The joint mask of the maps of all layers, with the given numbers of rows and columns."""
         return joint_mask(self._masks, num_queries, num_keys)
 
     def in_full(
@@ -215,14 +215,16 @@ class HeadMaps:
 
 
 HIGH_NORM = 3.0
-"""Multiple of the median norm of patches: norms in DINOv2-g are below 100, with outliers above 150 (Darcet et
-al. 2023, 2309.16588, section 2.1)."""
+"""A multiple of the median norm of patches.
+
+Norms in DINOv2-g are below 100, with outliers above 150 (Darcet et al. 2023, 2309.16588, section 2.1).
+"""
 
 
 class LastNorms:
     """The lengths of the output vectors of the last block, before any norm.
 
-    In large models a few patches have much longer vectors than the others, and heads put unused weight on
+    In large models, a few patches have much longer vectors than the others, and heads put unused weight on
     them (Darcet et al. 2023).
     """
 
@@ -241,7 +243,7 @@ class LastNorms:
             self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
 
     def medians(self) -> Float[Tensor, " text"] | None:
-        """The median over the patches of each text, or None if no block returned a vector per token."""
+        """The median over the patches of each text, or None if no block returned one vector per token."""
         if self.norms is None:
             return None
         medians = [
@@ -250,28 +252,28 @@ class LastNorms:
         return torch.stack(medians)
 
     def are_high(self) -> Bool[Tensor, "text token"] | None:
-        """Mask of the patches whose vectors are longer than HIGH_NORM times the median."""
+        """Mark the patches whose vectors are longer than HIGH_NORM times the median."""
         medians = self.medians()
         if self.norms is None or medians is None:
             return None
         return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~self._special()
 
     def _special(self) -> Bool[Tensor, "text token"]:
-        """Mask of the model's own tokens, which are not on the grid."""
+        """Mark the model's own tokens, which are not on the grid."""
         marks = (None if reading.origin is None else reading.origin.special for reading in self.readings)
         return torch.stack([special for special in marks if special is not None])
 
 
 MOST_FILES = 24
-"""Maximum number of files whose maps are stored: the rows of one readable figure."""
+"""The largest number of files whose maps are stored: the rows of one readable figure."""
 MEAN, ROLLOUT = "mean", "rollout"
 
 
 class FileLooks(NamedTuple):
-    """The weights of heads on one of several files.
+    """The weights of the heads on one of several files.
 
-    `maps` has a weight for each key, by head (11:4) or by MEAN and ROLLOUT. `queries` are the query tokens,
-    empty for the mean over all.
+    `maps` has a weight for each key, by head (11:4) or by MEAN and ROLLOUT. `queries` are the query tokens;
+    none means the mean over all queries.
     """
 
     file: str
@@ -281,9 +283,9 @@ class FileLooks(NamedTuple):
 
 
 class FirstLooks:
-    """Collects the weights of heads from the tokens `queries` on the first MOST_FILES files, by line.
+    """Collects the heads' weights from the tokens `queries` on the first MOST_FILES files, by line.
 
-    It stores the named `heads`, or every head if `keeps_all` (for callers that choose heads after all files
+    It stores the given `heads`, or every head if `keeps_all` (for callers that choose heads once all files
     are read). By default it stores the last layer, its mean and the rollout, as DINO's figures show the last
     layer (Caron et al. 2021, 2104.14294). Memory does not grow with the number of files.
     """
@@ -352,11 +354,11 @@ class FirstLooks:
 
 
 NEAR = 1e-3
-"""Places closer than this fraction of a side count as the same."""
+"""Places closer than this fraction of a side count as the same place."""
 
 
 def _are_near(boxes: Sequence[Box | None], first: Sequence[Box | None]) -> bool:
-    """True if boxes are at the same places as in the first file."""
+    """True if boxes lie at the same places as in the first file."""
     if len(boxes) != len(first):
         return False
     return all(

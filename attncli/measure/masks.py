@@ -1,4 +1,4 @@
-"""Masks and scales of layers, which the tensors of a report carry."""
+"""The masks and scales of layers, which the tensors of a report carry."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from attncli.records.values import Mask, later_keys
 
 
 def is_by_rule(seen: Visibility) -> bool:
-    """True if `causal` and `window` describe the whole visibility."""
+    """True if `causal` and `window` describe the visibility completely."""
     return seen.key_mask is None and seen.rule is None and seen.offset is None
 
 
@@ -57,9 +57,9 @@ def block_mask(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
 
 
 def joint_mask(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
-    """The joint mask of maps (layer, head, query, key) whose layers may differ, or None if any is unknown.
+    """Joint mask of maps (layer, head, query, key) whose layers may differ; None if any layer's is unknown.
 
-    In missing layers nothing is visible.
+    In missing layers, nothing is visible.
     """
     first = next(iter(masks.values()))
     if first is None or all(mask == first for mask in masks.values()):
@@ -74,7 +74,7 @@ def joint_mask(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int
 
 
 def joint_rollout_mask(masks: list[Mask | None]) -> Mask | None:
-    """The mask of attention rollout: causal if every layer is causal."""
+    """The mask of attention rollout, which is causal if every layer is causal."""
     if all(mask is not None and mask.causal for mask in masks):
         return Mask(causal=True)
     return Mask() if all(mask == Mask() for mask in masks) else None

@@ -1,4 +1,4 @@
-"""The next tokens that a model predicts, with all heads and without some of them."""
+"""The next tokens that a model predicts, with all its heads and without some of them."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ Probabilities = Float[Tensor, " vocabulary"]
 
 
 class ProbabilityCache:
-    """Next-token probabilities after the text read last, by the heads that were removed.
+    """Next-token probabilities after the most recently read text, by the heads that were removed.
 
     Runs of the model for another purpose fill it, too, inside `filled_by_run`.
     """
@@ -31,7 +31,7 @@ class ProbabilityCache:
         self._can_be_filled = True
 
     def get(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Probabilities:
-        """The probabilities without some heads, computed if they are not cached.
+        """Return the probabilities without some heads, computing them if they are not cached.
 
         Raises UserError for heads that the model does not have, and MemoryError if memory runs out.
         """
@@ -50,7 +50,7 @@ class ProbabilityCache:
 
     @contextmanager
     def filled_by_run(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Iterator[None]:
-        """Cache the probabilities of the last run of the model on the text inside this context.
+        """Inside this context, cache the probabilities of the model's last run on the text.
 
         `heads` are removed in that run. Works for models whose head reads the output of the body.
         """
@@ -69,13 +69,13 @@ class ProbabilityCache:
         if outputs and self._can_be_filled and pretrained.with_head is not None:
             logits = _last_logits(pretrained, reading, outputs[0])
             self._can_be_filled = logits is not None
-            if logits is not None and not logits.isnan().any():  # a run of its own reports the cause of NaN
+            if logits is not None and not logits.isnan().any():  # a separate run reports the cause of NaN
                 self._for_text(reading)[frozenset(heads)] = logits.double().softmax(dim=-1)
 
 
 @torch.no_grad()
 def _last_logits(pretrained: Pretrained, reading: Reading, output: object) -> Probabilities | None:
-    """The logits at the last token for an output of the body, or None if the model does not call its body."""
+    """Return the logits at the last token for the body's output; None if the model does not call its body."""
     is_called = False
 
     def body_output(*_arguments: object, **_named: object) -> object:
@@ -100,11 +100,11 @@ def expected_next(
     top: int = 10,
     cache: ProbabilityCache | None = None,
 ) -> NextTokens:
-    """The likeliest next tokens after a text, with their probabilities with and without `heads`.
+    """Return the likeliest next tokens after a text, with their probabilities with and without `heads`.
 
     The heads are removed together, as if their columns of W_O were zero. Tokens are ranked by the larger of
-    the two probabilities. Raises UserError for a model that predicts no next token and for heads that it
-    does not have, and MemoryError if memory runs out.
+    the two probabilities. Raises UserError for a model that predicts no next token and for heads that the
+    model does not have, and MemoryError if memory runs out.
     """
     name = pretrained.name
     if pretrained.predicts != "next" or pretrained.has_decoder:

@@ -1,4 +1,4 @@
-"""`attention_statistics` of the caller's tensors, without a model."""
+"""`attention_statistics` for the caller's own tensors, without a model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,26 +29,26 @@ def attention_statistics(
     pooled: Size | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> exact.AttentionStatistics:
-    """softmax(scale query key^T) value, and statistics of its weights, without the matrix of weights.
+    """Compute softmax(scale query key^T) value, and statistics of its weights, without the weight matrix.
 
     query is (*batch, query, dim), key (*batch, key, dim), value (*batch, key, value_dim) or None. The leading
     axes of key and value equal those of query or are 1; the last of them, the heads, may also be a divisor
     (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads). See
     `AttentionStatistics` for the meaning of each statistic.
 
-    Query i is at position t = i. With causal it is at t = i + num_keys - num_queries: with more keys than
-    queries the last query is at the last key, with fewer keys the first queries come before all keys.
+    Query i is at position t = i. With causal, it is at t = i + num_keys - num_queries: the last query is at
+    the last key, and if there are fewer keys than queries, the first queries come before all keys.
 
     - causal: a query sees keys j <= t.
-    - window: a query sees keys with |t - j| < window, so with causal the last `window` keys (Mistral).
-    - key_mask: True = may be attended; of shape (key,) or any that broadcasts to (*batch, key), such as
-      (batch, 1, key) for padding.
+    - window: a query sees keys with |t - j| < window, that is, with causal, the last `window` keys (Mistral).
+    - key_mask: True for keys that may be attended to; its shape is (key,) or any that broadcasts to (*batch,
+      key), such as (batch, 1, key) for padding.
     - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
-    - sink: a logit that is added only to the denominator, so rows sum to less than one (GPT-OSS); of any
-      shape that broadcasts to the batch, such as (head,).
-    - scale: 1/sqrt(dim) by default. top_k: number of largest weights to report for each query.
+    - sink: a logit that is added only to the denominator, so that rows sum to less than one (GPT-OSS); its
+      shape is any that broadcasts to the batch, such as (head,).
+    - scale: 1/sqrt(dim) by default. top_k: the number of largest weights to report for each query.
     - keys: compute the mass that each key receives; pooled: compute maps of at most pooled x pooled blocks.
-      Either needs a second pass. progress: called in this thread with the fraction of finished blocks.
+      Either needs a second pass. progress: called in this thread with the share of finished blocks.
 
     float64 is computed as float64, other types as float32 with sums across tiles in float64. On the CPU,
     torch.get_num_threads() threads share the work; results do not depend on their number.

@@ -40,7 +40,7 @@ from attncli.records.arguments import HeadsArgument, by, checked, head_name, hea
 def activation_cache(
     model: Model, text: TextOrReading, *, names: ActivationNames = "transformer_lens"
 ) -> dict[str, Tensor]:
-    """Query, key, value, scores, weights and output of every layer on a text, by the names of another tool.
+    """Return every layer's query, key, value, scores, weights and output on a text, named as in another tool.
 
     transformer_lens: the names of `ActivationCache`, `blocks.3.attn.hook_pattern` (text, head, query, key)
     and `hook_z` (text, token, head, dim). nnsight: the path of the module in the whole model,
@@ -57,7 +57,7 @@ def activation_cache(
 def activations_and_missing(
     model: Pretrained | str | PathLike[str], text: Any, names: ActivationNames
 ) -> tuple[dict[str, Tensor], str]:
-    """The `activation_cache` and, if the model has only patterns, a message about it (else "")."""
+    """Return the `activation_cache` and, if the model has only patterns, a message to say so (else "")."""
     from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:
@@ -75,7 +75,7 @@ PatchedPart = Annotated[HeadPart, by(one_of(PARTS))]
 def patch(
     model: Model, heads: HeadsArgument, change: PartChange, *, part: PatchedPart = "output"
 ) -> Iterator[Pretrained]:
-    """Replace a part of some heads of the model inside this context.
+    """Replace a part of some of the model's heads inside this context.
 
     `change` takes a head (`query`, `key`, `value`, `pattern`, `output`, `gated`, `name`, `layer`, `head`) and
     returns the new `part` in the same shape, (text, ...): `lambda head: 0 * head.output`. The texts of a
@@ -87,13 +87,13 @@ def patch(
 
 
 def _plain_name(name: str) -> str:
-    """The name of a head without leading zeros: 0:1 for 00:1."""
+    """Return the name of a head without leading zeros: 0:1 for 00:1."""
     place = named_head(name)
     return f"{place.stack}:{place.layer}:{place.head}".removeprefix(":")
 
 
 def _changes_of_heads(changes: Any) -> dict[str, Changes]:
-    """Validate changes: functions by part, by head name. Raises ValueError if they are anything else."""
+    """Validate changes: functions by part, by head name. Raises ValueError for anything else."""
     if not isinstance(changes, Mapping):
         raise ValueError(f"must map heads to parts (got {type(changes).__name__})")
     by_head: dict[str, dict[HeadPart, PartChange]] = {}
@@ -120,14 +120,15 @@ ChangesOfHeads = Annotated[Mapping[str, Mapping[str, PartChange]], by(_changes_o
 @contextmanager
 @checked
 def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
-    """Change heads of the model inside this context, in every run of it in this thread.
+    """Change heads of the model in every run of it in this thread, inside this context.
 
     `changes` maps heads to functions by part: {"18:6": {"pattern": fn}, "3:1": {"value": other}}. Parts are
     computed in the order query, key, value, pattern, output, gated (the input of W_O), each from the parts
     replaced before it; in nested contexts the outer change comes first. A replaced key or value belongs to
     that head, even if several heads share it. Yields a model for the functions of attncli; your own model
-    object runs and generates with the changed heads, too, and has their gradients. Afterwards everything is
-    as before. A pattern may have any numbers; functions that need more than weights refuse such a layer.
+    object runs and generates with the changed heads, too, and has their gradients. Afterwards, everything is
+    as it was before. A pattern may have any numbers; functions that need more than weights refuse such a
+    layer.
 
     Raises UserError for an unknown head or part, a change of another shape, a layer without a softmax, a
     model that computes its attention itself, and gradient checkpointing, which would rerun layers later.
@@ -138,7 +139,7 @@ def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
 
 @contextmanager
 def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Changes]) -> Iterator[Pretrained]:
-    """Reserve the model for this thread and run it with these heads changed inside this context."""
+    """Reserve the model for this thread, and change these heads in its runs, inside this context."""
     with in_use(model) as pretrained, ExitStack() as opened:
         body, whole = pretrained.model, pretrained.whole
         _check_heads(pretrained, changes)
@@ -153,7 +154,7 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         opened.enter_context(patches_open(patches))
         opened.enter_context(in_use_for_all(pretrained))
         attention = body.config._attn_implementation
-        # An instance of the caller's class, which may have a display of its own.
+        # An instance of the caller's class, which may have its own display.
         kind = type(model) if isinstance(model, Pretrained) else Pretrained
         try:
             yield kind(**{part.name: getattr(pretrained, part.name) for part in fields(pretrained)})
@@ -172,7 +173,7 @@ def _run_apart(
     numbering: RunsNumbering,
     handed_over: Callable[[], AbstractContextManager[None]],
 ) -> dict[str, Changes]:
-    """The changes, wrapped so that runs of the model inside a change are not part of the current run."""
+    """Wrap the changes so that model runs inside a change are not part of the current run."""
 
     def apart(change: PartChange) -> PartChange:
         def changed_part(head: PatchedHead) -> Tensor:
@@ -191,7 +192,7 @@ def _run_apart(
 def _runs_noted(
     whole: PreTrainedModel, numbering: RunsNumbering, is_changed: Callable[[], bool]
 ) -> Iterator[set[nn.Module]]:
-    """Number the runs of the model and its parts inside this context; yields the modules that completed."""
+    """Number the runs of the model and its parts inside this context; yield the modules that completed."""
     has_run: set[nn.Module] = set()
     checkpointing = [part for part in whole.modules() if hasattr(part, "gradient_checkpointing")]
 
@@ -216,7 +217,7 @@ def _runs_noted(
 
 
 def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
-    """Raise UserError for a head whose layer did not run although the model did."""
+    """Raise UserError for a head whose layer did not run even though the model did."""
     if not named.met:
         raise UserError(f"heads: {pretrained.name} {NOT_CHANGED}")
     for name in named.changes:
@@ -230,7 +231,7 @@ def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
 
 
 def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None:
-    """Raise UserError for heads in a stack or layer that the model does not have."""
+    """Raise UserError for heads in a stack or layer that the model lacks."""
     stacks: tuple[str, ...] = ("",)
     num_layers = pretrained.num_layers
     mixers = {} if pretrained.has_decoder else _layers_without_heads(pretrained.model)
@@ -252,7 +253,7 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
 
 
 def _layers_without_heads(model: nn.Module) -> dict[int, str]:
-    """The layers without attention in a model that has both kinds, and the reason for each."""
+    """The layers without attention in a model that has both kinds, with the reason for each."""
     mixed, idle = layers_without_softmax(model)
     return dict.fromkeys(idle, "it mixes no tokens") | {
         layer: f"it is a {mixer}, without a softmax"

@@ -1,4 +1,4 @@
-"""Patterns of heads: the weight on each detection pattern, and the name of each head's pattern."""
+"""Patterns of heads: the weight on each pattern, and the name of each head's pattern."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,11 +61,11 @@ def wanted_scores(
 ) -> Wanted:
     """The values that `head_scores` needs.
 
-    `ids` are the tokens of queries and keys, None in cross-attention, where positions do not compare. Keys
-    before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe. `to_some` means that
-    the marks select keys, `from_some` that they select queries, too. `looks_ahead` means that queries see
-    keys after their own position. `places` are tokens on a grid, which have no order; `seconds` are the start
-    times of tokens in time.
+    `ids` are the tokens of queries and keys, or None in cross-attention, where positions cannot be compared.
+    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe. `to_some` means
+    that the marks select keys, `from_some` that they select queries, too. `looks_ahead` means that queries
+    see keys after their own position. `places` are the places of tokens on a grid, which have no order;
+    `seconds` are the start times of tokens in time.
     """
     comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *IN_TIME}
     if seconds is not None:
@@ -97,7 +97,7 @@ def wanted_scores(
 
 
 def without_first_key(wanted: Wanted) -> Wanted:
-    """`wanted` for the statistics that name heads, on the same rows without their first key."""
+    """Restrict `wanted` to the statistics that name heads, on the same rows without their first key."""
     assert wanted.patterns is not None
     names = tuple(name for name in wanted.patterns.names if name in NAMING)
     rows = tuple(name for name in wanted.rows if name in NAMING)
@@ -106,7 +106,7 @@ def without_first_key(wanted: Wanted) -> Wanted:
 
 
 def pattern_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
-    """The number of rows in which each pattern has a key, of the rows that see a key."""
+    """The number of rows in which each pattern has a key, among the rows that see any key."""
     patterns = wanted.patterns
     assert patterns is not None
     rows = patterns.rows[..., : computed.seeing.shape[-1]] & computed.seeing.unsqueeze(1)
@@ -137,7 +137,7 @@ def _sees_marked_key(computed: Computed, patterns: Patterns) -> Bool[Tensor, "te
 
 
 def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #head pattern"]:
-    """`pattern_row_counts` of each head, without its rows that have no weight left."""
+    """Return `pattern_row_counts` for each head, not counting its rows that have no weight left."""
     counts = pattern_row_counts(computed, wanted).unsqueeze(1)
     if computed.nothing_left is None:
         return counts
@@ -148,7 +148,7 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Row statistics averaged over the rows (or their maximum, for peaks), and the weight on each pattern D.
+    """Average row statistics over the rows (or take the maximum, for peaks), and the weight on each pattern D.
 
     The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, NaN without such rows.
     NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
@@ -163,7 +163,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
         name: _over_rows(name, torch.stack([layer.rows[name] for layer in layers])) for name in wanted.rows
     }
-    scores["sink_mass"] = scores.pop("sink_mass")  # next to the mass on the first four keys
+    scores["sink_mass"] = scores.pop("sink_mass")  # beside the mass on the first four keys
     by_rows = (mass / _stacked([_head_row_counts(layer, wanted) for layer in layers])).unbind(dim=-1)
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
@@ -182,7 +182,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
 
 
 def _over_rows(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
-    """The mean or, for a peak, the maximum over the rows that see a key; NaN without such rows."""
+    """The mean or, for a peak, the maximum over the rows that see a key; NaN if there are none."""
     if not ROW_STATISTICS[name].is_peak:
         return rows.nanmean(dim=-1)
     largest = rows.nan_to_num(nan=-torch.inf).amax(dim=-1)
@@ -195,7 +195,7 @@ def _seeing_rows(computed: Computed) -> Int[Tensor, "#text #head"]:
 
 
 def _stacked(counts: Sequence[Tensor]) -> Tensor:
-    """Stack the counts of several layers; a layer has one count for all heads or one per head."""
+    """Stack the counts of several layers; a layer has one count for all its heads or one per head."""
     num_heads = max(count.shape[1] for count in counts)
     return torch.stack([count.expand(-1, num_heads, *count.shape[2:]) for count in counts])
 
@@ -203,7 +203,7 @@ def _stacked(counts: Sequence[Tensor]) -> Tensor:
 def one_key(
     layers: Sequence[Computed], wanted: Wanted
 ) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
-    """max_j mean_i p_ij over all keys but the first and special ones, and that key; else NaN and -1."""
+    """max_j mean_i p_ij over all keys but the first and special ones, and that key; otherwise NaN and -1."""
     assert wanted.patterns is not None
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     num_rows = _stacked([_seeing_rows(layer) for layer in layers])
@@ -218,7 +218,7 @@ NUM_STRONGEST = 3
 DECIMALS = 5
 
 NumbersByName = Mapping[str, Float[npt.NDArray[np.float64], " head"]]
-"""The statistics of some heads by name; NaN is missing."""
+"""The statistics of some heads by name; NaN means missing."""
 
 
 def naming_numbers(
@@ -231,7 +231,7 @@ def naming_numbers(
 
 
 def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.NDArray[np.bool_], " head"]:
-    """Mask of the heads above the threshold of a pattern; none if the pattern has too few rows."""
+    """Mark the heads above a pattern's threshold; none if the pattern has too few rows."""
     pattern = HEAD_PATTERNS[name]
     if name not in stack.patterns() or not stack.has_enough_rows(pattern.statistic):
         return np.zeros(len(next(iter(numbers.values()))), dtype=bool)
@@ -239,7 +239,7 @@ def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.N
 
 
 def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
-    """The pattern of each head: above its threshold, of the highest precedence, then of the largest value."""
+    """Pattern of each head: above its threshold, with the highest precedence, then with the largest value."""
     num_heads = len(next(iter(numbers.values())))
     names = [stack.unnamed()] * num_heads
     precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
@@ -258,7 +258,7 @@ def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
 def heads_with(
     pattern: str, head_stacks: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> list[int]:
-    """The indices of the heads that show a pattern, judged by the rows of their stacks."""
+    """The indices of the heads that show a pattern, judged by the row counts of their stacks."""
     matches: list[int] = []
     for stack in stacks.values():
         places = stack_places(head_stacks, stack)
@@ -270,7 +270,7 @@ def heads_with(
 def patterns_by_stack(
     head_stacks: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> list[str]:
-    """The pattern of each head, judged by the rows of its stack."""
+    """The pattern of each head, judged by the row counts of its stack."""
     names = [UNNAMED] * len(head_stacks)
     for stack in stacks.values():
         places = stack_places(head_stacks, stack)
@@ -280,7 +280,7 @@ def patterns_by_stack(
 
 
 def most_frequent_pattern(names: Sequence[str]) -> str:
-    """The pattern that a head has on most texts, without texts too short to measure it."""
+    """The pattern that a head has on most texts, ignoring texts too short to measure it."""
     measured = Counter(name for name in names if name != NOT_MEASURED)
     return measured.most_common(1)[0][0] if measured else NOT_MEASURED
 
@@ -288,7 +288,7 @@ def most_frequent_pattern(names: Sequence[str]) -> str:
 def pattern_table(
     numbers: NumbersByName, names: Sequence[str], stack: Stack, texts: Mapping[str, int] | None = None
 ) -> Records[HeadsOfPattern]:
-    """One row per pattern with the number of heads above its threshold, None if it has too few rows.
+    """One row per pattern, with the number of heads above its threshold, or None if it has too few rows.
 
     `names` are the patterns of the heads; `texts` is the number of texts with each statistic.
     """
@@ -324,7 +324,7 @@ class RankedHead(NamedTuple):
 
 
 def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead]:
-    """The heads with the largest numbers of each pattern with enough rows; ties keep the order of heads."""
+    """Heads with the largest numbers for each pattern that has enough rows; ties keep the heads' order."""
     for name, pattern in stack.patterns().items():
         if not stack.has_enough_rows(pattern.statistic):
             continue
@@ -337,7 +337,7 @@ def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead
 
 
 def _rounded(value: float) -> float:
-    """The value without its last bits, so that rounding does not decide an order; -1 for NaN."""
+    """Drop the last bits of the value so that rounding does not decide an order; return -1 for NaN."""
     return round(value, DECIMALS) if value == value else -1.0
 
 
@@ -368,19 +368,19 @@ class HeadPatterns(NamedTuple):
 
 
 def stack_places(head_stacks: Sequence[str], stack: Stack) -> Int[npt.NDArray[np.int64], " place"]:
-    """The indices of the heads of a stack, from the stack of each head."""
+    """The indices of the heads in a stack, given the stack of each head."""
     return np.array([place for place, name in enumerate(head_stacks) if name == stack.name], dtype=int)
 
 
 def numbers_at(
     numbers: NumbersByName, places: Int[npt.NDArray[np.int64], " place"]
 ) -> Mapping[str, Float[npt.NDArray[np.float64], " place"]]:
-    """The statistics of the heads at some indices."""
+    """The statistics of the heads at the given indices."""
     return {name: values[places] for name, values in numbers.items()}
 
 
 def naming_columns(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
-    """The statistics that decide the patterns of heads."""
+    """The statistics that decide heads' patterns."""
     return {name: heads.numbers(name) for name in NAMING if name in heads.cells}
 
 
@@ -425,7 +425,7 @@ def _strongest_table(
 
 
 class LayerPlace(NamedTuple):
-    """The number, kind and stack of a layer, and its module, if known."""
+    """The number, kind and stack of a layer and, if known, its module."""
 
     layer: int
     kind: str
@@ -439,9 +439,10 @@ def head_table(
     rest_patterns: Sequence[str] | None,
     numbers: NumbersByName,
 ) -> Records[SurveyedHead]:
-    """One row per head, in the order of the layers, each with its number of heads.
+    """Return one row per head, in the order of the layers, each of which has its number of heads.
 
-    `rest_patterns` name the weight off the first key; only heads that look at the first token have one.
+    `rest_patterns` name the weight on keys other than the first; only heads that look at the first token have
+    one.
     """
     places = [place for place, count in layers for _ in range(count)]
     modules = [place.module for place in places if place.module is not None]
@@ -466,9 +467,9 @@ def head_table(
 def joined_numbers(
     layers: Sequence[tuple[Sequence[str], npt.NDArray[np.float64] | npt.NDArray[np.int64]]],
 ) -> NumbersByName:
-    """The statistics of the heads of all layers by name, from the names and values of each layer.
+    """Join the statistics of all layers' heads by name, given the names and values of each layer.
 
-    NaN for statistics that a layer lacks.
+    Statistics that a layer lacks are NaN.
     """
     names = tuple(dict.fromkeys(name for layer_names, _ in layers for name in layer_names))
     joined = np.full((sum(len(values) for _, values in layers), len(names)), np.nan)
@@ -481,7 +482,7 @@ def joined_numbers(
 
 
 class RestOfText(NamedTuple):
-    """The statistics that name the heads of one text without its first key, and the rows behind them."""
+    """Statistics that name the heads of one text without its first key, and the row counts behind them."""
 
     heads: Records[RestOfHead]
     stacks: dict[str, Stack]
@@ -494,7 +495,7 @@ class RestOfText(NamedTuple):
     def from_numbers(
         cls, layers: Sequence[tuple[LayerPlace, int]], numbers: NumbersByName, stacks: dict[str, Stack]
     ) -> "RestOfText":
-        """Build it from the numbers of all heads of the layers, each with its number of heads."""
+        """Build an instance from the numbers of all heads; each layer has its number of heads."""
         heads = RestOfHead.table(
             stack=[place.stack for place, count in layers for _ in range(count)],
             layer=np.repeat([place.layer for place, _ in layers], [count for _, count in layers]),
@@ -505,7 +506,7 @@ class RestOfText(NamedTuple):
 
 
 class SurveyedText(NamedTuple):
-    """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
+    """Heads of one text, the row counts behind their patterns, and each head's key with the most weight."""
 
     heads: Records[SurveyedHead]
     stacks: list[Stack]
@@ -521,14 +522,14 @@ class SurveyedText(NamedTuple):
         keys: Int[npt.NDArray[np.int64], " head"],
         rest: RestOfText | None,
     ) -> "SurveyedText":
-        """Build it from the numbers of all heads of the layers, each with its number of heads."""
+        """Build an instance from the numbers of all heads; each layer has its number of heads."""
         head_stacks = [place.stack for place, count in layers for _ in range(count)]
         patterns = patterns_by_stack(head_stacks, numbers, stacks)
         heads = head_table(layers, patterns, None if rest is None else rest.patterns(), numbers)
         return cls(heads, [*stacks.values()], keys, rest)
 
     def survey(self) -> HeadSurvey:
-        """The heads with the tables of their patterns."""
+        """Return the heads with the tables of their patterns."""
         patterns = text_patterns(self.heads, self.stacks, self.keys)
         survey = HeadSurvey(heads=self.heads, **patterns._asdict())
         if self.rest is None:
@@ -541,12 +542,12 @@ class SurveyedText(NamedTuple):
 
 
 def rest_row_table(stacks: Sequence[Stack]) -> Records[RowsOfStack]:
-    """The number of rows of each statistic without the first key."""
+    """The number of rows behind each statistic without the first key."""
     return rows_by_stack(stacks, [*dict.fromkeys(name for stack in stacks for name in stack.num_rows)])
 
 
 class LayerTotals(NamedTuple):
-    """Moments over texts of the statistics of the heads of a layer (head, statistic)."""
+    """The moments, over texts, of the statistics of a layer's heads (head, statistic)."""
 
     place: LayerPlace
     names: tuple[str, ...]
@@ -555,10 +556,10 @@ class LayerTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class SummedHeads:
-    """Means over texts of the statistics of each layer (head, statistic), with 95 % intervals.
+    """The means, over texts, of the statistics of each layer (head, statistic), with 95 % intervals.
 
-    `texts` is the number of texts with a statistic. `mean` is NaN without texts, `lower` and `upper` with
-    fewer than two.
+    `texts` is the number of texts with a statistic. `mean` is NaN if there are none; `lower` and `upper` are
+    NaN if there are fewer than two.
     """
 
     layers: Sequence[LayerTotals]
@@ -569,7 +570,7 @@ class SummedHeads:
 
     @classmethod
     def from_totals(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":
-        """Compute the means and their 95 % intervals."""
+        """Compute the means and their 95 % intervals from totals."""
         moments = [layer.moments for layer in layers]
         ends = [mean_interval(each.count, each.mean, each.squares) for each in moments]
         return cls(
@@ -581,7 +582,7 @@ class SummedHeads:
         )
 
     def numbers(self, values: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> NumbersByName:
-        """One of `mean`, `lower`, `upper` and `texts` by the names of the statistics."""
+        """Return one of `mean`, `lower`, `upper` and `texts`, by the names of the statistics."""
         names = (layer.names for layer in self.layers)
         return joined_numbers([*zip(names, values, strict=True)])
 
@@ -592,21 +593,21 @@ class SummedHeads:
 
 @dataclass
 class HeadTotals:
-    """Running totals of every layer over texts, and the rows of the statistics of each stack, if known."""
+    """Running totals of every layer over texts, and the row counts of each stack's statistics, if known."""
 
     num_texts: int = 0
     num_tokens: int | None = None
     layers: dict[tuple[LayerPlace, int], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
-    """The totals without the first keys, if measured."""
+    """The totals without the first keys, if they are measured."""
     linear: "SignedTotals" = field(default_factory=lambda: SignedTotals())
-    """The heads of layers without a softmax, if measured."""
+    """The heads of layers without a softmax, if they are measured."""
     unshown: str = ""
     """A note about layers that are not measured."""
 
     def add_rows(self, rows: Stack) -> None:
-        """Add the rows of a stack on some texts."""
+        """Add a stack's row counts on some texts."""
         before = self.stacks.get(rows.name, Stack(rows.name, {}, True))
         total = Counter(before.num_rows)
         total.update(rows.num_rows)
@@ -673,7 +674,7 @@ class HeadTotals:
         return survey, lower
 
     def _intervals(self, summed: SummedHeads) -> Iterator[Records[StatisticInterval]]:
-        """One row per head and statistic, layer by layer."""
+        """Return one row per head and statistic, layer by layer."""
         for layer, mean, lower, upper, texts in zip(
             summed.layers, summed.mean, summed.lower, summed.upper, summed.texts, strict=True
         ):
@@ -694,7 +695,7 @@ class HeadTotals:
 
 
 class MixerPlace(NamedTuple):
-    """The number, module and kind of a layer without a softmax; a store has only the number."""
+    """The number, module and kind of a layer without a softmax; a store knows only the number."""
 
     layer: int
     module: str = ""
@@ -702,7 +703,7 @@ class MixerPlace(NamedTuple):
 
 
 class SignedTotals:
-    """Statistics of heads without a softmax over texts; a mean leaves out texts without the statistic."""
+    """The statistics, over texts, of heads without a softmax; means leave out texts without the statistic."""
 
     def __init__(self) -> None:
         self.layers: dict[MixerPlace, RunningMoments] = {}
@@ -713,7 +714,7 @@ class SignedTotals:
         self.layers[place] = moments if before is None else before + moments
 
     def table(self) -> Records[SignedHead]:
-        """One row per head with means over the texts; `one_key`, a position in one text, is None."""
+        """Return one row per head, with means over the texts; `one_key`, a position in one text, is None."""
         if not self.layers:
             return SignedHead.rows([])
         means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in self.layers.values()]
@@ -730,7 +731,7 @@ class SignedTotals:
         )
 
     def intervals(self) -> Iterator[Records[StatisticInterval]]:
-        """One row per head and statistic of the stack `linear`, layer by layer."""
+        """Return one row per head and statistic of the stack `linear`, layer by layer."""
         for place, moments in self.layers.items():
             lower, upper = mean_interval(moments.count, moments.mean, moments.squares)
             num_heads, num_rows = len(moments.mean), moments.mean.numel()

@@ -1,4 +1,4 @@
-"""A run of a model on a text, block by block: inputs, outputs, heads, MLP and norms."""
+"""A run of a model on a text, block by block: its inputs, outputs, heads, MLP and norms."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -39,7 +39,10 @@ def _is_vectors(value: object) -> TypeGuard[Tensor]:
 
 
 class _RecordedCall(NamedTuple):
-    """The input and output of a call of a module. `is_alone` is True if it had no other tensor as input."""
+    """The input and the output of one call of a module.
+
+    `is_alone` is True if it had no other tensor as input.
+    """
 
     read: Tensor
     gave: Tensor
@@ -48,7 +51,7 @@ class _RecordedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenHeads:
-    """The outputs of the heads of a layer (attention or without a softmax), and the output of their W_O."""
+    """Outputs of the heads of a layer (attention or without a softmax), and the output of the layer's W_O."""
 
     kind: Kind
     heads: Float[Tensor, "head token value_dim"]
@@ -57,11 +60,11 @@ class WrittenHeads:
 
     @property
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
-        """The columns of W_O of each head."""
+        """The columns of W_O that belong to each head."""
         return head_projections(self.projection, len(self.heads))
 
     def of_head(self, head: int) -> Float[Tensor, "token embed"]:
-        """The output of a head through its columns of W_O."""
+        """Return the output of a head, passed through its columns of W_O."""
         columns = self.columns[head]
         return self.heads[head].to(columns) @ columns.mT
 
@@ -76,8 +79,9 @@ class WrittenHeads:
 class BlockRun:
     """One call of a block: its heads (attention first), its norms with their scales, its input and output.
 
-    `mlp` is the part of the output that is neither the input nor from heads. For a block that does more than
-    add, `mlp` is None and `writers` has its modules that return a vector per token, innermost first.
+    `mlp` is the part of the output that comes neither from the input nor from heads. For a block that does
+    more than add, `mlp` is None and `writers` has the modules that return one vector per token, innermost
+    first.
     """
 
     name: str
@@ -91,7 +95,7 @@ class BlockRun:
     writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
     def norm_behind_attention(self) -> FrozenNorm | None:
-        """The norm after input plus output of W_O (BERT), recognised by its scales, or None."""
+        """The norm after input plus output of W_O (BERT), recognised by its scales; None if there is none."""
         total = self.read + self.mixers[0].projected
         for norm in (norm for norms in self.norms.values() for norm in norms):
             scale = norm.scale.reshape(-1, 1)
@@ -104,7 +108,7 @@ class BlockRun:
 
 
 class RecordedBlocks:
-    """The blocks of a model in one run on a text, in the order of their calls.
+    """The blocks of a model during one run on a text, in the order of their calls.
 
     Raises UserError for a model whose residual stream is not the sum of the outputs of its parts.
     """
@@ -133,7 +137,7 @@ class RecordedBlocks:
             self.way = replace(self.way, unshown=unshown_layers(self.model, modules))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise UserError with the reason why scores of this model are not sums of parts."""
+        """Raise UserError, with the reason why this model's scores are not sums of parts."""
         name = self.pretrained.name
         raise UserError(f"model: the scores of {name} cannot be split into parts, use another: {reason}")
 
@@ -187,7 +191,7 @@ class RecordedBlocks:
         self._check_blocks(gated)
 
     def _check_blocks(self, gated: GatedHeads) -> None:
-        """Drop runs of modules that are not blocks. Raises UserError for a block that is not understood."""
+        """Drop runs of modules that are not blocks. Raises UserError for a block that cannot be handled."""
         mixed = gated.mixed(lambda: run_model(self.model, self.inputs, output_of))
         if mixed:
             self.refuse(f"{self.pretrained.module_name(mixed)} changes its heads before W_O")
@@ -217,7 +221,7 @@ class RecordedBlocks:
         linear: Sequence[tuple[ProjectedHeads, Tensor]],
         calls: Mapping[nn.Module, Sequence[_RecordedCall]],
     ) -> None:
-        """Store a call of a block, from the calls of its modules."""
+        """Store a call of a block, given the calls of its modules."""
         if not captured and not linear and block not in calls:  # rotary embeddings
             self._unread.append(names[block])
             return
@@ -238,7 +242,7 @@ class RecordedBlocks:
                 norms |= {module: [norm for norm in frozen if norm]} if all(frozen) else {}
         read, gave = (self._by_token(tensor) for tensor in calls[block][-1][:2])
         if not all(part.shape == read.shape for part in (gave, *(mixer.projected for mixer in mixers))):
-            if not mixers:  # no layer at all
+            if not mixers:  # not a layer at all
                 self._unread.append(names[block])
                 return
             self.refuse(f"{self.pretrained.module_name(names[block])} reads more than one vector per token")
@@ -262,7 +266,7 @@ class RecordedBlocks:
     def _attention_heads(
         self, layer: CapturedLayer, output: Tensor, calls: Mapping[nn.Module, Sequence[_RecordedCall]]
     ) -> WrittenHeads:
-        """The outputs of the heads of attention as W_O reads them, possibly gated."""
+        """The outputs of attention heads as W_O reads them, possibly gated."""
         heads = output[0].clone()
         projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
         if projection is None or projection not in calls:

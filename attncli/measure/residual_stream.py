@@ -1,4 +1,4 @@
-"""The residual stream of a model as a sum of the outputs of its parts, with frozen scales of norms."""
+"""The residual stream of a model, as a sum of the outputs of its parts, with frozen norm scales."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from attncli.models.projected_heads import LINEAR
 
 
 class StreamPart(NamedTuple):
-    """A part of a model that writes to the residual stream, with its layer and head, if any."""
+    """A part of a model that writes to the residual stream, with its layer and head, if it has them."""
 
     kind: Kind
     layer: int | None = None
@@ -27,7 +27,7 @@ class StreamPart(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`16:0` for a head, `linear:16:0` for one without a softmax, `MLP 16`, `embedding`, `biases`."""
+        """`16:0` for a head, `linear:16:0` for one without a softmax, `MLP 16`, `embedding` or `biases`."""
         if self.kind == "head":
             return f"{self.layer}:{self.head}"
         if self.kind == LINEAR:
@@ -36,7 +36,7 @@ class StreamPart(NamedTuple):
 
 
 class Stream(RecordedBlocks):
-    """The residual stream before each block, in one run on a text, as a sum of the outputs of model parts.
+    """Residual stream before each block, in one run on a text, as a sum of the outputs of the model's parts.
 
     `frozen` runs its blocks on other vectors. Raises UserError for a model whose stream is not such a sum,
     and MemoryError if memory runs out.
@@ -53,7 +53,7 @@ class Stream(RecordedBlocks):
 
     @property
     def num_blocks(self) -> int:
-        """The number of calls of blocks."""
+        """The number of block calls."""
         return len(self.runs)
 
     def read_by(self, call: int) -> Float[Tensor, "token embed"]:
@@ -61,7 +61,10 @@ class Stream(RecordedBlocks):
         return self.runs[call].read
 
     def parts_before(self, call: int) -> list[tuple[StreamPart, PartVectors]]:
-        """The parts of a block's input, or of the final stream, biases last. Call it in rising order."""
+        """Return the parts of a block's input, or of the final stream, biases last.
+
+        Call it for ascending blocks.
+        """
         while self._next_call < call:
             gave = self.runs[self._next_call].gave
             self._pass_block()
@@ -71,7 +74,7 @@ class Stream(RecordedBlocks):
         return [*self._parts, (StreamPart("bias"), lambda: biases)]
 
     def _pass_block(self) -> None:
-        """Pass the current parts through the next block, and add the parts that it writes."""
+        """Pass the current parts through the next block, and add the parts that the block writes."""
         call, run = self._next_call, self.runs[self._next_call]
         self._next_call += 1
         mlp = StreamPart("mlp", run.layer)
@@ -118,9 +121,9 @@ class Stream(RecordedBlocks):
             self.refuse(f"{name} is not linear in its input with frozen norms")
 
     def read_parts(self, call: int) -> Iterator[tuple[list[StreamPart], AttentionLayer]]:
-        """Query, key and value of a block's attention for each part of its input, batched as texts.
+        """Return query, key and value of a block's attention for each part of its input, batched as texts.
 
-        The constants from the biases of norms, W_Q, W_K and W_V count as biases.
+        The constant contributions of norm, W_Q, W_K and W_V biases count as biases.
         """
         parts = self.parts_before(call)
         nothing = self.frozen.attention_on(call, torch.zeros_like(self.runs[0].read).unsqueeze(0))
@@ -144,7 +147,7 @@ class Stream(RecordedBlocks):
 
 
 def _head_parts(layer: int, mixer: WrittenHeads) -> list[tuple[StreamPart, PartVectors]]:
-    """The heads of a layer as parts, with the vectors that they write."""
+    """Yield the heads of a layer as parts, with the vectors that they write."""
     return [
         (StreamPart(mixer.kind, layer, head), partial(mixer.of_head, head))
         for head in range(len(mixer.heads))

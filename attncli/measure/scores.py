@@ -1,4 +1,4 @@
-"""Rows of scores of one head as the input of the softmax, in float64, and the call of a head's attention."""
+"""The scores of one head's rows as passed to the softmax, in float64, and the call of a head's attention."""
 
 from math import nan
 
@@ -29,7 +29,7 @@ def _score_bias(attention: AttentionLayer) -> Float[Tensor, "head query key"]:
 
 
 class ScoreRow:
-    """A row of scores of one head as the input of the softmax, and its weights, in float64."""
+    """A row of one head's scores as passed to the softmax, and its weights, in float64."""
 
     def __init__(self, attention: AttentionLayer, head: int, query: int) -> None:
         rules = attention.rules
@@ -38,7 +38,7 @@ class ScoreRow:
         self.seen: Bool[Tensor, " key"] = seen_by(attention, head, queries)[0]
         self.rules = rules
         self.position = torch.zeros(attention.shape[3], dtype=torch.float64, device=device)
-        """The bias that depends only on positions, as in ALiBi and relative biases."""
+        """The bias that depends only on positions, as in ALiBi and in relative biases."""
         if rules.bias is not None:
             self.position = _score_bias(attention)[head, query].double()
         sink = rules.softmax_sink
@@ -55,7 +55,7 @@ class ScoreRow:
         return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
 
     def slope(self, scores: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
-        """The derivative of the softmax input with respect to the scores."""
+        """The derivative of the softmax's input with respect to the scores."""
         cap = self.rules.softcap
         slope = torch.ones_like(scores) if cap is None else 1 - (scores / cap).tanh().square()
         return slope / self.rules.temperature
@@ -66,12 +66,12 @@ class ScoreRow:
         return above.masked_fill(~self.seen, nan)
 
     def above_mean(self, scores: Float[Tensor, "*row key"], key: int) -> Float[Tensor, "*row"]:
-        """The score of a key minus the mean over the keys that the query sees."""
+        """The score of a key, minus the mean over the keys that the query sees."""
         return scores[..., key] - scores[..., self.seen].mean(dim=-1)
 
 
 def head_call(stream: Stream, layer: int, head: int) -> int:
-    """The call of a head's attention. Raises UserError if the model lacks the head."""
+    """Return the call of a head's attention. Raises UserError if the model lacks the head."""
     heads: list[ModelHead] = []
     calls: list[int] = []
     for call, captured in stream.attention.items():

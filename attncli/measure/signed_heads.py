@@ -28,7 +28,7 @@ STATISTICS = tuple(each.name for each in fields(SignedStatistics))
 class SignedHeads:
     """Collects the statistics of heads without a softmax, layer by layer, as the model runs.
 
-    With `keeps_maps` it stores their whole matrices, too.
+    With `keeps_maps`, it stores their whole matrices, too.
     """
 
     def __init__(self, pretrained: Pretrained, num_tokens: int, *, keeps_maps: bool = False) -> None:
@@ -39,11 +39,11 @@ class SignedHeads:
         self.layers: list[tuple[CapturedMixer, int, SignedStatistics]] = []
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Collect the layers of runs in this thread inside this context."""
+        """Inside this context, collect the layers of runs in this thread."""
         return capturing_mixers(self.pretrained.model, self.take)
 
     def take(self, layer: CapturedMixer) -> None:
-        """Measure one layer; layers of another stack, such as a vision encoder, are skipped."""
+        """Measure one layer; layers of other stacks, such as a vision encoder, are skipped."""
         _, num_heads, num_tokens, _ = layer.heads.shape
         if num_tokens == self.num_tokens:
             with torch.no_grad(), idle_core_threads() as adapt:
@@ -57,12 +57,12 @@ class SignedHeads:
         return {layer.module for layer, *_ in self.layers}
 
     def text_table(self, text: int) -> Records[SignedHead]:
-        """One row per head for one of the texts, in the order of the layers."""
+        """Return one row per head for one of the texts, in the order of the layers."""
         layers = [(layer, range(count), statistics) for layer, count, statistics in self.layers]
         return _head_table(self.pretrained, layers, text)
 
     def numbers(self) -> Iterator[tuple[MixerPlace, Float[Tensor, "text head statistic"]]]:
-        """For each layer, yield the statistics that can be averaged over texts."""
+        """Yield, for each layer, the statistics that can be averaged over texts."""
         for layer, _, statistics in self.layers:
             numbers = torch.stack([getattr(statistics, name) for name in SIGNED_OVER_TEXTS], dim=-1)
             yield (
@@ -71,14 +71,14 @@ class SignedHeads:
             )
 
     def text_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
-        """The signed weights of every head, NaN for layers without one, or None if maps were not stored."""
+        """Signed weights of every head, with NaN for layers that have none; None if maps were not stored."""
         return by_layer({layer: maps[text] for layer, maps in self.maps.items()}) if self.maps else None
 
 
 def _head_table(
     pretrained: Pretrained, layers: Sequence[tuple[CapturedMixer, range, SignedStatistics]], text: int = 0
 ) -> Records[SignedHead]:
-    """One row per head of some layers, from the numbers and statistics of their heads."""
+    """Return one row per head of some layers, from the numbers and statistics of the heads."""
     if not layers:
         return SignedHead.rows([])
     places = [(layer, head) for layer, heads, _ in layers for head in heads]
@@ -96,11 +96,11 @@ def _head_table(
 
 
 MOST_STATES = 2**31
-"""Largest size in bytes of the cached states of all layers of a model that generates."""
+"""The largest size, in bytes, of the cached states of all layers in a model that generates."""
 
 
 class _WritingLayer:
-    """A layer without a softmax in a model that generates: statistics of the row that chose each token."""
+    """A layer without a softmax in a model that generates: statistics of the rows that chose each token."""
 
     def __init__(
         self, layer: CapturedMixer, cache: RowCache, num_keys: int, head: int | None, *, keeps_rows: bool
@@ -117,13 +117,13 @@ class _WritingLayer:
         self.pending: list[Float[Tensor, "head key"]] = []
 
     def add(self, layer: CapturedMixer) -> None:
-        """Add some tokens; the row of the last one chooses the next token."""
+        """Add some tokens; the row of the last token chooses the next one."""
         self._decay(layer.heads)
         row = self.cache.add(layer.heads)
         self.pending = [row[self.heads.start : self.heads.stop].cpu()]
 
     def add_answer(self, layer: CapturedMixer, count: int) -> None:
-        """Add a whole text, whose last `count` rows chose the tokens of the answer."""
+        """Add a whole text, in which the last `count` rows chose the tokens of the answer."""
         self._decay(layer.heads)
         num_tokens = layer.heads.shape[2]
         rows = [torch.zeros(len(self.heads), num_tokens - count + place + 1) for place in range(count)]
@@ -154,16 +154,16 @@ class _WritingLayer:
         self.shares.append((sizes / sizes.sum(dim=-1, keepdim=True)).nan_to_num(nan=0.0).mean(dim=0))
 
     def statistics(self) -> SignedStatistics:
-        """Means over the counted rows; the half-life is over all tokens."""
+        """The means over the counted rows; the half-life is over all tokens."""
         return self.sums.statistics(self.log_decay / self.num_tokens if self.log_decay.any() else None)
 
 
 class WritingSignedHeads:
-    """Collects statistics of the new rows of layers without a softmax as a model generates.
+    """Collects statistics of the new rows in layers without a softmax as a model generates.
 
-    All layers are measured, or one `layer`, or one `head` of it. `num_keys` is the final number of tokens and
-    `num_answer` the length of an answer that is read instead of generated. With `keeps_rows` whole rows are
-    stored, too. Layers are left out once the states exceed 2 GiB.
+    All layers are measured, or one `layer`, or one `head` of it. `num_keys` is the final number of tokens,
+    and `num_answer` is the length of an answer that is read instead of generated. With `keeps_rows`, whole
+    rows are stored, too. Layers are left out once the states exceed 2 GiB.
     """
 
     def __init__(
@@ -180,13 +180,13 @@ class WritingSignedHeads:
         self.layer, self.head, self.keeps_rows = layer, head, keeps_rows
         self.layers: dict[str, _WritingLayer] = {}
         self.num_heads: dict[int, int] = {}
-        """The number of heads of every layer that ran, measured or not."""
+        """The number of heads in every layer that ran, measured or not."""
         self.num_bytes = 0
         self.modules: set[str] = set()
-        """The modules that are or could be measured."""
+        """The modules that are measured or could be."""
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Collect the layers of runs in this thread inside this context."""
+        """Inside this context, collect the layers of runs in this thread."""
         return capturing_mixers(self.pretrained.whole, self.take)
 
     @torch.no_grad()
@@ -215,24 +215,24 @@ class WritingSignedHeads:
             writing.add(layer)
 
     def count(self) -> None:
-        """Count the last rows of all layers as those that chose the new token."""
+        """Count the last rows of all layers as the rows that chose the new token."""
         for layer in self.layers.values():
             layer.count()
 
     def table(self) -> Records[SignedHead]:
-        """One row per head, in the order of the layers: means over the chosen tokens."""
+        """Return one row per head, in the order of the layers, with means over the chosen tokens."""
         layers = [(layer.layer, layer.heads, layer.statistics()) for layer in self.layers.values()]
         return _head_table(self.pretrained, layers)
 
     def shares(self) -> list[Float[Tensor, " key"]]:
-        """Each row's shares of |w| in the chosen layer or head, averaged over its heads."""
+        """The shares of |w| in each row of the chosen layer or head, averaged over its heads."""
         (layer,) = self.layers.values()
         return layer.shares
 
     def rows(self) -> NamedTensor | None:
         """The signed weights (layer, head, query, key), without the axes of a chosen layer or head.
 
-        They are 0 on keys after a query and NaN for missing heads. Returns None if rows are not stored.
+        They are 0 for keys after a query and NaN for missing heads. Returns None if rows are not stored.
         """
         if not self.layers or not self.keeps_rows:
             return None
