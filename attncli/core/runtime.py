@@ -104,7 +104,7 @@ def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
     """
     import torch
 
-    torch.get_num_threads()  # # torch sets a thread's number at the first call, which must come before this
+    torch.get_num_threads()  # torch sets a thread's number at its first call, so call it first
     library = _torch_library()
     if hasattr(library, "omp_set_num_threads"):
         library.omp_set_num_threads(number)

@@ -44,7 +44,7 @@ class FrozenBlocks:
     def beginning_behind(
         self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
     ) -> AbstractContextManager[None]:
-        """While the model runs, skip all blocks; the last one returns its recorded output or these vectors."""
+        """While the model runs, skip all blocks; the last returns its recorded output or these vectors."""
         return self.blocks.begun_at(len(self.blocks.calls), num_copies, vectors)
 
     def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:

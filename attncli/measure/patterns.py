@@ -148,7 +148,7 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Average row statistics over the rows (or take the maximum, for peaks), and the weight on each pattern D.
+    """Average row statistics over the rows (for peaks, their maximum), and the weight on each pattern D.
 
     The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, NaN without such rows.
     NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
