@@ -1,1 +1,1 @@
-"""Commands from Python: reports that show themselves, and an open model with a method per question."""
+"""Commands from Python: reports that display themselves, and an open model with a method per question."""

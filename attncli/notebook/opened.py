@@ -15,18 +15,18 @@ from attncli.settings import SPECS, why_off
 
 
 class NotebookModel(Pretrained):
-    """An open model, whose methods are the functions of attncli that take a model.
+    """An open model whose methods are the functions of attncli that take a model.
 
-    `model.why(text)` is `attncli.why(model, text)`, and `model.run("why", sentence=text)` the report of
-    `attn why`, which a notebook shows as its page. `dir(model)` lists the methods.
+    `model.why(text)` is `attncli.why(model, text)`, and `model.run("why", sentence=text)` is the report of
+    `attn why`, which a notebook displays as a page. `dir(model)` lists the methods.
     """
 
     def __repr__(self) -> str:
-        """Return its name, number of layers and device."""
+        """Return the model's name, number of layers and device."""
         return f"<NotebookModel: {self.name}, {self.num_layers} layers, {self.device}>"
 
     def run(self, experiment: str, **settings: Any) -> NotebookReport:
-        """Return the report of a command on this model: `run("self", sentence="a b", layer=3)`."""
+        """Return the report of a command on this model, such as `run("self", sentence="a b", layer=3)`."""
         return run(experiment, model=self, **settings)
 
     def __dir__(self) -> Iterable[str]:
@@ -35,7 +35,7 @@ class NotebookModel(Pretrained):
         return [*hidden, *filter(_has_method, dir(attncli)), *FOR_USERS]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the function of that name for this model. Otherwise raises AttributeError."""
+        """Return the function of that name for this model. Raises AttributeError if there is none."""
         if (function := _method(name)) is not None:
             return MethodType(function, self)
         ways = [f"it {why}"] if (why := why_off(name)) else []
@@ -46,11 +46,11 @@ class NotebookModel(Pretrained):
 
 
 FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "whole", "tokenizer", "source")
-"""Attributes of an open model, beside its methods."""
+"""The attributes of an open model, in addition to its methods."""
 
 
 def _method(name: str) -> Callable[..., Any] | None:
-    """Return the function of attncli of that name, if its first required argument is a model."""
+    """Return the attncli function of that name if its first required argument is a model."""
     function = getattr(attncli, name) if name in dir(attncli) else None
     if not isfunction(function):
         return None

@@ -1,4 +1,4 @@
-"""Experiments from Python, by name and settings; reports display themselves in a notebook."""
+"""Experiments from Python, by name and settings, with reports that display themselves in a notebook."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -37,17 +37,18 @@ STYLE = (
     "box-sizing: border-box; width: 100%; height: 720px; max-height: max(90vh, 540px); resize: vertical; "
     "border: 1px solid #8886; border-radius: 5px"
 )
-"""A frame does not know the length of its page: longer pages scroll, and dragging the corner enlarges it.
+"""A frame does not know its page's length: longer pages scroll, and dragging the corner enlarges the frame.
 
-Not below 540 px: Colab's outputs are frames as high as their content, of which 90 % would shrink to nothing.
+The limit is not below 540 px, because Colab's outputs are frames as high as their content, and 90 % of that
+would shrink to nothing.
 """
 
 TRUST = "To see the page with its maps, run this cell or trust the notebook."
 HIDE_TEXT = "<style>.attn-text:has(+ div > iframe) { display: none }</style>"
-"""Of this cell only: in another one whose frame was removed the text stays."""
+"""Applies only to this cell: the text of another cell whose frame was removed stays."""
 
 HIDDEN_BY_NBCONVERT = "hidden lm-Widget lm-mod-hidden"
-"""Classes that the stylesheets of nbconvert's templates (classic, lab, reveal) do not display.
+"""Classes that the stylesheets of nbconvert's templates (classic, lab, reveal) hide.
 
 `nbconvert --sanitize-html` keeps classes, removes styles, and shows the source of a frame as text.
 """
@@ -64,32 +65,32 @@ class _NamedStatistics(dict[str, Statistic]):
 
 
 class NotebookReport(Report):
-    """A Report as the functions of `attncli` return it: the same fields, and a way to look at them.
+    """A Report as the functions of `attncli` return it: the same fields, and ways to look at them.
 
-    A name that it does not have raises NoSuchName, a UserError and a KeyError, with those that it has;
-    `statistics.get(name)` asks without.
+    A name that the report lacks raises NoSuchName, a UserError and a KeyError that lists the existing names;
+    `statistics.get(name)` does not raise.
     """
 
     @classmethod
     def of(cls, report: Report) -> "NotebookReport":
-        """Return the same report as a NotebookReport."""
+        """Return a report as a NotebookReport."""
         return cls(**{**_fields_of(report), "tensors": Tensors(report.tensors)})
 
     @cached_property
     def statistics(self) -> Mapping[str, Statistic]:
-        """The numbers and tables of the result, by the names that JSON has for them."""
+        """The numbers and tables of the result, by their names in JSON."""
         return _NamedStatistics(self.result.statistics())
 
     def table(self, name: str) -> Table:
-        """The statistic of that name as a table."""
+        """Return the statistic of that name as a table."""
         return self._statistic(name, Table, "table")
 
     def numbers(self, name: str) -> Numbers:
-        """The statistic of that name as numbers."""
+        """Return the statistic of that name as numbers."""
         return self._statistic(name, Numbers, "numbers")
 
     def tensors_of(self, group: str) -> Tensors:
-        """The tensors of a group of statistics, `rows` or `keys`."""
+        """Return the tensors of a group of statistics, `rows` or `keys`."""
         return self._statistic(group, Tensors, "group of tensors")
 
     def _statistic(self, name: str, kind: type[PartOfReport], what: str) -> PartOfReport:
@@ -99,7 +100,7 @@ class NotebookReport(Report):
         return of_kind[name]
 
     def to_html(self) -> str:
-        """Return the page that `-o page.html` writes: self-contained, it opens without a network."""
+        """Return the page that `-o page.html` writes, which is self-contained and opens without a network."""
         return _written("html", self, Display())
 
     def __dir__(self) -> Iterable[str]:
@@ -112,10 +113,10 @@ class NotebookReport(Report):
         return _screen(self, get_terminal_size().columns)
 
     def _repr_html_(self) -> str:
-        """The first screen as text, and the page in an isolated frame, which takes its place.
+        """Return the first screen as text, and the page in an isolated frame that takes its place.
 
-        Neither the page nor the notebook can reach into the other. In a notebook that is not trusted, or that
-        nbconvert sanitises, only the text is left.
+        Neither the page nor the notebook can reach into the other. In a notebook that is not trusted or that
+        nbconvert sanitises, only the text remains.
         """
         cell = _cell(self, self.to_html())
         if len(cell) <= MAX_CELL_BYTES:
@@ -142,7 +143,7 @@ def _fields_of(report: Report) -> dict[str, Any]:
 
 def _written(view: str, report: Report, display: Display) -> str:
     stream = StringIO()
-    # Views ask for what a report may have.
+    # Views ask for fields that a report may lack.
     load_view(view)([Report(**_fields_of(report))], stream, display)
     return stream.getvalue()
 
@@ -154,7 +155,7 @@ def _screen(report: Report, width: int) -> str:
 
 
 def _cell(report: Report, page: str) -> str:
-    """The first screen as text, hidden while the page in its frame stands after it."""
+    """Return the first screen as text, which stays hidden while the page in its frame follows it."""
     screen = escape(_screen(report, TEXT_WIDTH))
     text = f'<pre class="attn-text"><code>{screen}\n\n{TRUST}</code></pre>'
     framed = f"{HIDE_TEXT}{_frame(report, page)}"
@@ -162,7 +163,7 @@ def _cell(report: Report, page: str) -> str:
 
 
 def _frame(report: Report, page: str) -> str:
-    """Return an isolated frame: scripts may run, but without origin, cookies, storage or popups."""
+    """Return an isolated frame: scripts may run, but without an origin, cookies, storage or popups."""
     return (
         f'<iframe title="attn {escape(report.experiment)}" sandbox="allow-scripts" style="{STYLE}" '
         f'srcdoc="{escape(page)}"></iframe>'
@@ -170,7 +171,7 @@ def _frame(report: Report, page: str) -> str:
 
 
 OF_LOADING = ("device", "allow_download")
-"""The settings that say how a model is loaded."""
+"""The settings that determine how a model is loaded."""
 
 
 def run(
@@ -180,31 +181,30 @@ def run(
     tokenizer: "str | PreTrainedTokenizerBase | None" = None,
     **settings: Any,
 ) -> NotebookReport:
-    """The report that an experiment's command gives: `run("self", sentence="the cat", causal=True)`.
+    """Return the report of an experiment's command: `run("self", sentence="the cat", causal=True)`.
 
     `experiment` is a command such as self, heads or scale-demo; settings are its flags with underscores
-    (docs/settings.md; `from_` is --from), and None is the default. A list may be a text with commas. As with
-    `-o page.html` heads keeps what each head looks at; maps="none" leaves it out.
+    (docs/settings.md; `from_` is --from), and None means the default. A list may be a string with commas. As
+    with `-o page.html`, `heads` keeps what each head looks at; maps="none" leaves it out.
 
-    `model` is a folder, what `open_model` gave, or a transformers model that is loaded; then `tokenizer` is
-    its tokenizer. It runs on its device in evaluation mode and is left unchanged. Half precision is computed
-    in float32.
+    `model` is a folder, a model from `open_model`, or a loaded transformers model with its `tokenizer`. The
+    model runs on its device in evaluation mode and is left unchanged. Half precision is computed in float32.
 
     `report.tensors["weights"].values` is an array with the axes in `.axes`, and
-    `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
+    `report.tensors_of("rows")["entropy"].values` has one number in nats for each query (docs/report.md).
 
-    Raises UserError with one line for each wrong setting, and MemoryError if memory runs out.
+    Raises UserError, with one line for each wrong setting, and MemoryError if memory runs out.
     """
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
-        # Imported here, and not by the runner, which would switch off the caller's garbage collection.
+        # Imported here and not by the runner, which would switch off the caller's garbage collection.
         import_what_runs(spec)
         return NotebookReport.of(Session().run(spec, reseed=True))
     return _run_loaded(experiment, model, tokenizer, settings)
 
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
-    """Return the settings as a Spec. Raises UserError with every error, each at its keyword."""
+    """Return the settings as a Spec. Raises UserError with every error, each naming its keyword."""
     try:
         experiment = one_of(SPECS)(experiment)
     except ValueError as error:
@@ -223,11 +223,11 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
             given[key] = Given(_setting(fields.get(key), value), name, is_flag=True)
     spec_class = spec_class_of(experiment, values_of(given))
     spec = checked_spec(spec_class, with_maps(spec_class, given, "attncli.run"))
-    return spec.model_copy(update=token_ids)  # whose fields are of plain text
+    return spec.model_copy(update=token_ids)  # whose fields are plain text
 
 
 def _setting(field: "FieldInfo | None", value: Any) -> Any:
-    """Return a value as in a config file: a path as text; for a list setting, a list."""
+    """Convert a value as in a config file: a path to a string, and the value of a list setting to a list."""
     if isinstance(value, PathLike):
         value = fspath(value)
     if field is None or get_origin(field.annotation) is not list:
@@ -248,13 +248,13 @@ def _run_loaded(
         if settings.get(key) is not None
     ]
     try:
-        # A Spec names a folder: this one is always there.
+        # A Spec must name a folder, and this one always exists.
         spec = _checked(experiment, {**settings, "model": HeadsSpec.default_model})
     except UserError as error:
         mistakes += error.lines
     if mistakes:
         raise UserError(*mistakes)
-    is_opened = hasattr(model, "is_in_use")  # by open_model, which knows its tokenizer
+    is_opened = hasattr(model, "is_in_use")  # loaded by open_model, which knows its tokenizer
     if is_opened and tokenizer is not None:
         raise UserError("tokenizer: is that of the opened model: leave it out")
     name = getattr(model, "name" if is_opened else "name_or_path", "") or type(model).__name__

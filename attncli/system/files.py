@@ -1,4 +1,4 @@
-"""Files from outside: which of them may be read, with size limits for each kind."""
+"""Files from outside: which of them may be read, and the size limit of each kind."""
 
 import errno
 import os
@@ -20,25 +20,25 @@ MEBIBYTE = 2**20
 SETTINGS_BYTES = 16 * MEBIBYTE
 """Of a YAML file."""
 MODEL_SETTINGS_BYTES = 16 * MEBIBYTE
-"""Size limit of a model's config, chat template and the like."""
+"""The size limit of a model's config, chat template and similar files."""
 INDEX_BYTES = 64 * MEBIBYTE
-"""Size limit of the index of a model's weights: about 100 bytes per tensor."""
+"""The size limit of the index of a model's weights: about 100 bytes per tensor."""
 VOCABULARY_BYTES = 128 * MEBIBYTE
-"""Size limit of a tokenizer; the largest known ones take 35 MB."""
+"""The size limit of a tokenizer; the largest known ones take 35 MB."""
 TEXT_BYTES = 256 * MEBIBYTE
-"""Size limit of a text that is read whole."""
+"""The size limit of a text that is read as a whole."""
 LOG_BYTES = 64 * MEBIBYTE
-"""Size limit of a training log in JSON: about 100 bytes per line."""
+"""The size limit of a training log in JSON: about 100 bytes per line."""
 LINE_BYTES = 64 * MEBIBYTE
-"""Size limit of a line or a sentence in a file that is read line by line."""
+"""The size limit of a line or a sentence in a file that is read line by line."""
 PICTURE_BYTES = 1024 * MEBIBYTE
 PIPE_BYTES = 4096 * MEBIBYTE
-"""Size limit of input from a pipe, which is copied to a file."""
+"""The size limit of input from a pipe, which is copied to a file."""
 FREELY_UNPACKED, MOST_UNPACKED = 64 * MEBIBYTE, 100
-"""Bytes that any file may unpack to, and the largest growth allowed for larger files."""
+"""The number of bytes that any file may unpack to, and the largest growth allowed for larger files."""
 BLOCK_BYTES = 2**16
 WAIT_SECONDS = 1
-"""Seconds after which a message reports waiting for a pipe's first byte or its end."""
+"""The number of seconds after which a message says that a pipe's first byte or end is awaited."""
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -46,30 +46,31 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""Names of everything that is not a regular file, by the type in its mode."""
+"""The names of everything that is not a regular file, by the type in its mode."""
 
 
 def is_store_name(name: str) -> bool:
-    """True if the file name passed to -o belongs to a store."""
+    """True if the file name passed to -o is that of a store."""
     return Path(name).suffix.lower() in STORE_SUFFIXES
 
 
 def not_a_file(mode: int, *, may_be_pipe: bool = False) -> str | None:
-    """`is a device, not a file`, by its mode; None for a regular file."""
+    """Return `is a device, not a file` or similar, by its mode; None for a regular file."""
     kind = KINDS.get(stat.S_IFMT(mode))
     is_welcome = kind is None or (may_be_pipe and stat.S_ISFIFO(mode))
     return None if is_welcome else f"is {kind}, not a file"
 
 
 def too_large(most: int) -> str:
-    """A message that a file is larger than the limit for its kind."""
+    """Return a message saying that a file is larger than the limit for its kind."""
     return f"it is larger than {most // MEBIBYTE:,} MiB, the limit for such a file"
 
 
 def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> os.stat_result:
-    """The system's information on a file. Raises OSError for anything else, and for more than `most` bytes.
+    """Return the system's information on a file.
 
-    Does not open the file: opening a pipe would wait for its writer.
+    Raises OSError if it is not one or has more than `most` bytes. Does not open the file, because opening a
+    pipe would wait for its writer.
     """
     about = Path(path).stat()
     if stat.S_ISDIR(about.st_mode):
@@ -82,9 +83,9 @@ def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool =
 
 
 def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> BufferedReader:
-    """Open a file for reading, and wait for the writer of a named pipe. Raises OSError like `check_file`."""
+    """Open a file for reading, waiting for the writer of a named pipe. Raises OSError like `check_file`."""
     check_file(path, most, may_be_pipe=may_be_pipe)
-    # Without waiting: it may have become a pipe since it was checked.
+    # Open it without waiting, because it may have become a pipe since it was checked.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     try:
         mode = os.fstat(file.fileno()).st_mode
@@ -100,20 +101,23 @@ def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = 
 
 
 def _has_a_name(pipe: str | Path) -> bool:
-    """True if a pipe has a name in the file system; a shell's `<(...)` is open already."""
+    """True if a pipe has a name in the file system; a shell's `<(...)` does not, and is open already."""
     resolved = os.path.realpath(pipe)
     return os.path.lexists(resolved) and not resolved.startswith("/dev/fd/")
 
 
 def wait_for_bytes(file: int, waiting: str) -> None:
-    """Wait for the first byte of an open pipe or its end, however long; print `waiting` after a second."""
+    """Wait, however long, for an open pipe's first byte or its end; print `waiting` after a second."""
     if not is_readable_within(file, WAIT_SECONDS):
         print(plain_text(waiting), file=sys.stderr, flush=True)
         is_readable_within(file, None)
 
 
 def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
-    """The bytes of a file, or of standard input for `-`. Raises OSError like `open_file`, or above `most`."""
+    """Return the bytes of a file, or of standard input for `-`.
+
+    Raises OSError like `open_file`, and for more than `most` bytes.
+    """
     if path == STDIN:
         return _at_most(stdin_bytes(), most, path)
     with open_file(path, most, may_be_pipe=may_be_pipe) as file:
@@ -121,8 +125,8 @@ def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> byt
 
 
 def stdin_bytes() -> BinaryIO:
-    """Standard input, with reads that block: another program may have made it nonblocking."""
-    with suppress(OSError, ValueError):  # not a file of the system's
+    """Return standard input with blocking reads, because another program may have made it nonblocking."""
+    with suppress(OSError, ValueError):  # not a file known to the system
         os.set_blocking(sys.stdin.fileno(), True)
     return sys.stdin.buffer
 
@@ -141,12 +145,15 @@ def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:
 
 
 def most_unpacked(size: int) -> int:
-    """Bytes that a compressed file of this size may unpack to."""
+    """The number of bytes that a compressed file of this size may unpack to."""
     return max(FREELY_UNPACKED, MOST_UNPACKED * size)
 
 
 def next_line(file: IO[bytes], most: int = LINE_BYTES) -> bytes:
-    """The next line, empty at the end. Raises OSError for one of more than `most` bytes."""
+    """Return the next line, or an empty string at the end.
+
+    Raises OSError for a line of more than `most` bytes.
+    """
     line = file.readline(most + 1)
     if len(line) > most:
         raise OSError(errno.EFBIG, f"it has a line of more than {most // MEBIBYTE} MiB")

@@ -1,4 +1,4 @@
-"""The only sanitizer: shows text from outside as plain text, in which nothing is hidden or moved."""
+"""The only sanitizer: shows text from outside as plain text in which nothing is hidden or moved."""
 
 import codecs
 import json
@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 from unicodedata import category
 
-# Control, format and bidirectional characters, line separators, variation selectors, blanks except the
-# space, and lone surrogates: everything that a terminal would obey, hide, or display with another width.
+# Control, format and bidirectional characters, line separators, variation selectors, whitespace other than
+# the space, and lone surrogates: all that a terminal would obey, hide, or display with another width.
 UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680\u180b-\u180f"
     "\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
@@ -20,21 +20,21 @@ UNSEEN = re.compile(
 
 
 ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
-# Scripts whose letters join or form conjuncts, unless a joiner prevents it: Arabic to Sinhala, Tibetan,
+# Scripts whose letters join or form conjuncts unless a joiner prevents it: Arabic to Sinhala, Tibetan,
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 MOST_DEPTH, TOO_DEEP = 100, "it is nested too deeply"
-"""Most levels of nesting in JSON: code that walks its values recurses at each level."""
+"""The largest number of nesting levels in JSON, since code that walks its values recurses at each level."""
 MAX_DIGITS = 9
-"""Most digits of a typed number; Python refuses to parse thousands."""
+"""The largest number of digits in a typed number; Python refuses to parse thousands of digits."""
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
-"""Marks for blanks and line breaks in a model's tokens, which show where a word begins."""
+"""The marks for spaces and line breaks in a model's tokens, which show where a word begins."""
 
 
 @cache
 def _character_bytes() -> dict[str, int]:
-    """GPT-2's alphabet: a printable character for each byte; bytes without one use U+0100 and following."""
+    """GPT-2's alphabet, a printable character for each byte: bytes without their own use U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unprintable = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -43,9 +43,9 @@ def _character_bytes() -> dict[str, int]:
 
 
 def readable_token(token: str, spelling: str | None) -> str:
-    """A token of a model's vocabulary as readable text: `Ġcapital` becomes `·capital`, `Ċ` becomes `↵`.
+    """Return a token of a model's vocabulary in readable form: `Ġcapital` as `·capital`, `Ċ` as `↵`.
 
-    The spelling is `byte-level` (a character for each byte) or `metaspace` (`▁` for a blank); None leaves the
+    The spelling is `byte-level` (a character for each byte) or `metaspace` (`▁` for a space); None leaves the
     token unchanged. A byte that is not a whole character becomes `<0xC2>`, as vocabularies with `▁` spell it.
     """
     if spelling == "metaspace":
@@ -62,7 +62,7 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
-    """The tokens of a text, each as in `readable_token`, but parts of one character as `🦙(1/3)`, `🦙(2/3)`.
+    """Return a text's tokens, each as in `readable_token`, but parts of a character as `🦙(1/3)`, `🦙(2/3)`.
 
     The names of one character's tokens thus show the character and the part.
     """
@@ -82,7 +82,7 @@ def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
 
 
 def _first_character(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
-    """The first bytes of these that form one character, next to each other; empty without one."""
+    """Return the first of these bytes that together form one adjacent character; empty if there are none."""
     raw: list[int] = []
     for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
         is_next = piece.start() == last.end() if place == before else place == before + 1
@@ -100,11 +100,11 @@ def _first_character(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
 
 
 MOST_BYTES = 4
-"""Most bytes of a character in UTF-8."""
+"""The largest number of bytes in a UTF-8 character."""
 
 
 def _decoded(raw: bytes) -> str:
-    """Decode UTF-8, with `<0xC2>` for each byte that is not part of a complete character."""
+    """Decode UTF-8, writing `<0xC2>` for each byte that is not part of a complete character."""
     text = ""
     while raw:
         try:
@@ -117,12 +117,15 @@ def _decoded(raw: bytes) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """The number in a text of at most nine digits; None for any other text."""
+    """Return the number in a string of at most nine digits, or None for any other string."""
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for anything else, or more than 100 levels of nesting."""
+    """Return the value of a JSON text.
+
+    Raises ValueError if it is not JSON or has more than 100 levels of nesting.
+    """
     try:
         value = json.loads(text)
     except RecursionError:
@@ -141,14 +144,14 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def counted(count: int, name: str) -> str:
-    """`1 token`, `2 tokens`, `1,000 tokens`."""
+    """Return `1 token`, `2 tokens` or `1,000 tokens`."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def plain_text(text: str) -> str:
-    r"""The text with every invisible character made visible: an escape becomes `\x1b`.
+    r"""Make every invisible character in a text visible: an escape becomes `\x1b`.
 
-    A joiner, or a selector of an emoji's picture, stays inside a word or an emoji.
+    A joiner inside a word or an emoji stays, and so does the selector of an emoji's picture.
     """
     return UNSEEN.sub(lambda match: match[0] if _is_part(match) else ascii(match[0])[1:-1], text)
 
@@ -178,13 +181,13 @@ LIKE = {
     **dict(zip("░▒▓", ".:#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "..:-=+#", strict=True)),
 }
-"""Replacements of attn's characters on consoles that lack them. Those in tables keep their width."""
+"""The replacements of attn's characters on consoles that lack them; those in tables keep their width."""
 BRAILLE = range(0x2800, 0x2900)
 LEGIBLE = "attn-legible"
 
 
 def _legible(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for codecs: similar characters for those that cannot be encoded, or else escapes."""
+    """Error handler for codecs: replaces characters that cannot be encoded with similar ones or escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_like, error.object[error.start : error.end])), error.end
@@ -212,11 +215,11 @@ BINARY = {
     b"\xff\xfe": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
 }
-"""Messages for files that begin with these bytes, with a way to read them."""
+"""The messages for files that begin with these bytes, each with a way to read the file."""
 
 
 def binary_kind(content: bytes) -> str | None:
-    """The kind of content that is not text, by its first bytes: `is a database: ...`; None if unknown."""
+    """Describe content that is not text, by its first bytes: `is a database: ...`; None if unknown."""
     return next((kind for start, kind in BINARY.items() if content.startswith(start)), None)
 
 
@@ -231,5 +234,5 @@ def note(line: str) -> None:
 
 
 def forget_notes() -> None:
-    """Allow a new command to print notes that the previous command printed."""
+    """Allow a new command to print the notes that the previous command printed."""
     _noted.clear()

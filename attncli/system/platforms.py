@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MINIMUM_BYTES = 2**31
-"""The machine's memory if the system does not report it."""
+"""The assumed memory of the machine if the system does not report it."""
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def interrupts_blocked() -> Iterator[None]:
     """Keep Ctrl-C from the processes started inside the block; this process receives it afterwards."""
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # it starts a process, and unblocks SIGINT then
+    resource_tracker.ensure_running()  # it starts a process and then unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -38,24 +38,24 @@ def lock_file(file: int, *, shared: bool = False) -> None:
 
 
 def read_ahead(file: int, offset: int, size: int) -> None:
-    """Announce to the system that these bytes will be read soon, if the system supports such advice."""
+    """Tell the system that these bytes will be read soon, if the system supports such advice."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 def is_readable_within(file: int, seconds: float | None) -> bool:
-    """True if a file or a pipe has bytes to read, or has ended, within this many seconds (None: wait)."""
+    """True if a file or pipe has bytes to read or has ended within this many seconds (None: no limit)."""
     return bool(select.select([file], [], [], seconds)[0])
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use: all of them on macOS, which has no such limit."""
+    """The number of cores that this process may use: all of them on macOS, which has no such limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_limit() -> int | None:
-    """Bytes of address space that the process may take; None without a limit."""
+    """The number of bytes of address space that the process may take, or None if there is no limit."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -63,7 +63,7 @@ def memory_limit() -> int | None:
 
 
 def memory_taken() -> int | None:
-    """Bytes of address space of the process; None on macOS, which does not report it."""
+    """Number of bytes of address space that the process takes; None on macOS, which does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except OSError:
@@ -72,7 +72,7 @@ def memory_taken() -> int | None:
 
 
 def machine_memory() -> int:
-    """Bytes of memory of the machine; `MINIMUM_BYTES` if the system does not report it."""
+    """The machine's memory in bytes, or `MINIMUM_BYTES` if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -80,7 +80,7 @@ def machine_memory() -> int:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process, a forked child, take `more` additional bytes, and leave no core file when aborted."""
+    """Let this process, a forked child, take `more` additional bytes, and leave no core file if aborted."""
     import resource
 
     taken = memory_taken()
@@ -91,7 +91,7 @@ def limit_memory(more: int) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process, a forked child, by SIGXCPU after this much processor time."""
+    """End this process, a forked child, with SIGXCPU after this much processor time."""
     import resource
     from math import ceil
 
@@ -112,7 +112,7 @@ def is_alive(process: int) -> bool:
 
 
 def terminal_size(file: int) -> os.terminal_size:
-    """The columns of a terminal, 80 if unknown, and its lines, 0 if unknown."""
+    """The number of a terminal's columns, 80 if unknown, and of its lines, 0 if unknown."""
     try:
         columns, lines = os.get_terminal_size(file)
     except OSError:

@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal end the process quietly before and after a command runs.
 
-A leaf with almost no imports: a command line imports it first.
+A leaf with almost no imports, because a command line imports it first.
 """
 
 import os
@@ -11,9 +11,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_quietly() -> None:
-    """Let signals end the process at once from now on: no work has begun, or no cleanup remains."""
+    """From now on, let signals end the process immediately: no work has begun, or no cleanup remains."""
     for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as for background jobs of a shell
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as for a shell's background jobs
             signal.signal(number, _end)
 
 

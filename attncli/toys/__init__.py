@@ -1,1 +1,1 @@
-"""Attention with sampled weights, its variants and averages, and explanations of their computation."""
+"""Attention with sampled weights, its variants and averages, and explanations of how they are computed."""

@@ -43,14 +43,14 @@ from attncli.toys.sampling import (
 LAMBDA_DEVIATION = 0.1
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
-"""Scores that were multiplied by less cannot be recovered from float32."""
+"""Scores that were multiplied by less than this cannot be recovered from float32."""
 MAX_LOOP_CELLS = 2**16
 NamedVectors = Mapping[str, Float[Tensor, "..."]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionForm:
-    """softmax(query key^T scale) value, and its variants; None switches a variant off."""
+    """softmax(query key^T scale) value and its variants; None switches a variant off."""
 
     scale: str | float = "sqrt"
     softmax: bool = True
@@ -59,14 +59,14 @@ class AttentionForm:
     rope_base: float | None = None
     alibi: bool = False
     num_buckets: int | None = None
-    """Buckets of distances for the relative bias; distances from `max_distance` share the last one."""
+    """Number of distance buckets for the relative bias; distances from `max_distance` on share the last."""
     max_distance: int = 128
     qk_norm_eps: float | None = None
     softcap: float | None = None
     temperature: float = 1.0
     sink: float | None = None
     lambda_init: float | None = None
-    """Initial lambda of differential attention."""
+    """The initial lambda of differential attention."""
 
     @property
     def is_differential(self) -> bool:
@@ -76,7 +76,7 @@ class AttentionForm:
 
 @dataclass(frozen=True)
 class VariantParameters:
-    """Sampled parameters of variants: the relative bias's table, the vectors behind lambda."""
+    """The sampled parameters of variants: the relative bias's table, and the vectors behind lambda."""
 
     bias_table: Float[Tensor, "head bucket"] | None = None
     lambda_vectors: Float[Tensor, "4 half"] | None = None
@@ -84,10 +84,10 @@ class VariantParameters:
 
 @dataclass(frozen=True)
 class SampledAttention:
-    """The layer, with query and key as multiplied into scores, and the results.
+    """The layer, with query and key in the form in which they are multiplied into scores, and the results.
 
-    `raw_moments` are moments of the scores before the scale. Differential attention has two `halves` with
-    those scores, and its lambda as `factor`; it has no moments.
+    `raw_moments` are the moments of the scores before the scale is applied. Differential attention has two
+    `halves` with scores, and its lambda as `factor`, but no moments.
     """
 
     layer: AttentionLayer
@@ -107,7 +107,7 @@ def project(
     order: Sequence[str],
     sizes: Mapping[str, tuple[int, ...]],
 ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """Return the query of the first source, key and value of the last, and the projections used.
+    """Return the query of the first source, the key and value of the last, and the projections used.
 
     `projection` is linear, uniform or none. Sizes are (dim,), or (heads, dim) for an axis of heads; without a
     projection each head gets its own slice.
@@ -126,7 +126,7 @@ def project(
 
 
 def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Generator) -> VariantParameters:
-    """Sample the table from N(0, 1), then the vectors q1, k1, q2, k2 from N(0, 0.1^2), of these sizes."""
+    """Sample the table from N(0, 1), then vectors q1, k1, q2, k2 from N(0, 0.1^2), in these sizes."""
     return VariantParameters(
         None if table is None else torch.randn(table, generator=generator),
         None if half is None else LAMBDA_DEVIATION * torch.randn(4, half, generator=generator),
@@ -134,7 +134,7 @@ def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Ge
 
 
 def _apply_qk_norm_and_rope(form: AttentionForm, vectors: NamedVectors) -> dict[str, Float[Tensor, "..."]]:
-    """Normalise, then rotate query and key; in differential attention, each half separately."""
+    """Normalise, then rotate query and key; in differential attention, do so for each half separately."""
     applied = dict(vectors)
     for name in ("query", "key"):
         heads = split_heads(vectors[name], 2) if form.is_differential else vectors[name]
@@ -149,7 +149,7 @@ def _apply_qk_norm_and_rope(form: AttentionForm, vectors: NamedVectors) -> dict[
 def _score_rules(
     form: AttentionForm, parameters: VariantParameters, query: Float[Tensor, "text head query dim"]
 ) -> ScoreRules:
-    """Return the operations between scale and weights."""
+    """Return the operations between the scale and the weights."""
     bias, num_heads, num_queries = None, query.shape[1], query.shape[2]
     if form.alibi:
         bias = alibi_bias(num_heads, num_queries)
@@ -175,9 +175,9 @@ def sampled_attention(
     top_k: int,
     is_streamed: bool = False,
 ) -> SampledAttention:
-    """softmax(query key^T scale) value of vectors (text, head, token, dim), with row statistics.
+    """Compute softmax(query key^T scale) value for vectors (text, head, token, dim), with row statistics.
 
-    Key and value may have fewer heads than the query. Parameters of variants are sampled here. With
+    Key and value may have fewer heads than the query. The parameters of variants are sampled here. With
     `is_streamed`, the result has pooled maps instead of weights. Raises RunError if scores overflow.
     """
     num_heads, dim = vectors["query"].shape[1], vectors["query"].shape[-1]
@@ -206,7 +206,7 @@ def sampled_attention(
 
 
 def _layer(form: AttentionForm, vectors: NamedVectors, parameters: VariantParameters) -> AttentionLayer:
-    """Return the layer of these vectors; fourth-root scales query and key each, others their product."""
+    """Return the layer of these vectors; fourth-root scales query and key each, others scale the product."""
     query, key, value = (vectors[name] for name in ("query", "key", "value"))
     factor = score_factor(form.scale, query.shape[-1] // (2 if form.is_differential else 1))
     visibility = Visibility(query.shape[-2], key.shape[-2], causal=form.causal, window=form.window)
@@ -221,7 +221,7 @@ def _attended(
 ) -> SampledAttention:
     computed = attend(layer, wanted, progress)
     raw, output = _raw_moments(layer, computed), computed.output
-    if output is None:  # without softmax the weights are the scores
+    if output is None:  # without a softmax, the weights are the scores
         assert computed.scores is not None
         weights = computed.scores.masked_fill(computed.scores == -torch.inf, 0.0)
         computed, output = replace(computed, weights=weights), weights @ layer.expanded()[1]
@@ -235,19 +235,19 @@ def _overflow(form: AttentionForm) -> str:
 
 
 def _raw_moments(layer: AttentionLayer, computed: Computed) -> Moments:
-    """Return the moments of the scores before the scale and everything after it."""
+    """Return the moments of the scores before the scale and all later operations."""
     assert computed.moments is not None
     factor = layer.scale / layer.rules.temperature
     if layer.rules.is_plain and abs(factor) >= LEAST_FACTOR:
         return _divided(computed.moments, factor)
-    # A cap or a factor too small for float32 loses information, so these moments take a separate pass.
+    # A cap, or a factor too small for float32, loses information, so these moments take a separate pass.
     raw = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
     assert raw is not None
     return raw
 
 
 def _divided(moments: Moments, factor: float) -> Moments:
-    """Undo a factor, of either sign, in moments."""
+    """Undo, in moments, the effect of a factor of either sign."""
     ends = moments.smallest / factor, moments.largest / factor
     return Moments(
         moments.mean / factor,
@@ -260,7 +260,7 @@ def _divided(moments: Moments, factor: float) -> Moments:
 def loop_difference(
     form: AttentionForm, vectors: Float[Tensor, "*batch token dim"], output: Float[Tensor, "*batch token dim"]
 ) -> float | None:
-    """Return the largest difference between loop and matrix form; None if a loop takes too long."""
+    """Return the largest difference between loop and matrix form, or None if a loop takes too long."""
     *batch, num_tokens, _ = vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None
@@ -272,7 +272,7 @@ def loop_difference(
 
 @dataclass(frozen=True)
 class Unified:
-    """The heads after one more linear layer, with its sampled matrix and bias."""
+    """The heads after one more linear layer, with the layer's sampled matrix and bias."""
 
     output: Float[Tensor, "*batch token embed"]
     matrix: Float[Tensor, "... embed merged"]

@@ -1,4 +1,4 @@
-"""Explains softmax(query key^T scale) value step by step, for one query."""
+"""Explanations of softmax(query key^T scale) value, step by step, for one query."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ SAMPLED = {
 
 
 def token_steps(row: ExplainedRow, *, embedding: str, is_sampled: bool, is_batched: bool) -> tuple[Step, ...]:
-    """Explain tokens and, if the report has them, their embeddings (a model keeps its own)."""
+    """Explain the tokens and, if the report has them, their embeddings (a model keeps its own)."""
     tokens = _tokens(row, is_sampled=is_sampled, is_batched=is_batched)
     return (tokens, *([_embeddings(row, embedding)] if "input" in row.tensors else []))
 
@@ -106,7 +106,7 @@ NAMES = ("query", "key", "value")
 
 
 def projection_step(row: ExplainedRow, projection: str) -> Step:
-    """Compute one number of the query as a dot product, and show query, key and value vectors."""
+    """Compute one number of the query as a dot product, and show the query, key and value vectors."""
     head = "_h" if row.has_heads else ""
     tables, values = [_first_dims(row)], {}
     names: tuple[str, ...] = NAMES
@@ -248,14 +248,14 @@ def _shape(name: str, axes: tuple[str, ...], tensor: Tensor) -> Shape:
 
 
 def _first_batch_item(row: ExplainedRow, name: str) -> Tensor:
-    """Return a tensor of the report for batch item 0, with its strides."""
+    """Return one tensor of the report for batch item 0, with its strides."""
     named = row.tensors[name]
     place = tuple(0 if axis == "batch" else slice(None) for axis in named.axes)
     return torch.from_numpy(named.values[place])
 
 
 def _wide_query(row: ExplainedRow) -> Tensor:
-    """Return all heads' queries side by side for each token: input W_Q^T with all rows in one matrix."""
+    """Return all heads' queries side by side for each token: input W_Q^T, with all rows in one matrix."""
     if "input" not in row.tensors:
         return _first_batch_item(row, "query").transpose(0, 1).reshape(len(row.report.tokens), -1)
     source = _first_batch_item(row, "input")
@@ -265,7 +265,7 @@ def _wide_query(row: ExplainedRow) -> Tensor:
 
 
 def split_step(row: ExplainedRow) -> Step:
-    """Explain how a view and a transpose split one wide product: no number moves, only strides change."""
+    """Explain how a view and a transpose split one wide product: no number moves; only strides change."""
     name = row.projected("query")
     num_heads, num_tokens, dim = _first_batch_item(row, name).shape
     wide = _wide_query(row)
@@ -304,7 +304,7 @@ def split_step(row: ExplainedRow) -> Step:
 
 
 def _view_refused(heads: Tensor) -> str | None:
-    """Return torch's error for viewing transposed heads as wide rows, or None if that works."""
+    """Return torch's error for viewing transposed heads as wide rows, or None if the view works."""
     num_heads, num_tokens, dim = heads.shape
     try:
         heads.transpose(0, 1).view(num_tokens, num_heads * dim)
@@ -402,7 +402,7 @@ def attention_steps(
 
 
 def _weights_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
-    """Explain query and key to weights; for the second half of differential attention, only the softmax."""
+    """Explain query and key up to the weights; for differential attention's second half, only the softmax."""
     half = row.in_half(0) if form.is_differential else row
     scores = row_scores(form, half)
     steps = [*qk_norm_and_rope_steps(form, half), scores_step(half, scores), scale_step(form, half, scores)]

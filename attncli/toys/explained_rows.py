@@ -1,4 +1,4 @@
-"""Building blocks of explanations: tables of terms, and the steps of an explained query row."""
+"""The building blocks of explanations: tables of terms, and the steps of an explained query row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ TermColumns = Mapping[str, Sequence[object] | np.ndarray]
 
 
 def cell(number: object) -> Cell:
-    """Return a number or text as a cell: None for infinity and NaN."""
+    """Return a number or string as a cell: None for infinity and NaN."""
     if isinstance(number, str):
         return number
     if isinstance(number, int | np.integer):
@@ -35,7 +35,7 @@ def part(tensor: NamedTensor, **index: int) -> np.ndarray:
 
 
 def tensor_shapes(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
-    """Return the shapes of the named tensors that exist."""
+    """Return the shapes of those named tensors that exist."""
     there = {name: tensors[name] for name in names if name in tensors}
     return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
 
@@ -48,7 +48,7 @@ def terms(
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
-    """Build a table from columns; if it has over 12 rows, keep the first, the last and the notable ones."""
+    """Build a table from columns; if it has over 12 rows, keep only the first, last and notable ones."""
     count = len(next(iter(columns.values())))
     rows: Sequence[int] = range(count if most is None else min(most, count))
     if most is None and count > MOST_ROWS:
@@ -61,7 +61,7 @@ def terms(
 def dot_product(
     title: str, left: tuple[str, np.ndarray], right: tuple[str, np.ndarray], *, axis: str = "dim"
 ) -> Terms:
-    """Show Σ left right: the first products, and the sum over all."""
+    """Show Σ left right: the first products, and the sum over all of them."""
     products = left[1] * right[1]
     columns = {axis: range(len(products)), left[0]: left[1], right[0]: right[1], "product": products}
     return terms(title, columns, totals=[("sum", "", "", products.sum())], most=MOST_PRODUCTS)
@@ -81,7 +81,7 @@ def first_dims(
 
 
 def largest_difference(computed: np.ndarray, reported: np.ndarray) -> Cell:
-    """Return the largest difference between recomputed and reported numbers, where both are finite."""
+    """Return the largest difference between the recomputed and the reported numbers where both are finite."""
     both = np.isfinite(computed) & np.isfinite(reported)
     return cell(np.abs(computed - reported)[both].max(initial=0.0))
 
@@ -91,9 +91,9 @@ BIASES = ("bias", "position_bias")
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """One query of a report, in one head and batch item 0 if there are several.
+    """One query of a report, in one head, and in batch item 0 if there are several items.
 
-    `half` is 0 or 1 in differential attention, whose two softmaxes each use half of query and key.
+    In differential attention, whose two softmaxes each use half of query and key, `half` is 0 or 1.
     """
 
     report: Report
@@ -113,7 +113,7 @@ class ExplainedRow:
 
     @property
     def place(self) -> str:
-        """`, head 2` if there are several heads; `, first half` in differential attention."""
+        """`, head 2` if there are several heads, and `, first half` in differential attention."""
         head = f", head {self.head}" if self.has_heads else ""
         return head if self.half is None else f"{head}, {('first', 'second')[self.half]} half"
 
@@ -124,7 +124,7 @@ class ExplainedRow:
 
     @property
     def from_model(self) -> bool:
-        """True for a model's layer, which has its own rule for scores."""
+        """True for a model's layer, which has its own rule for the scores."""
         return "score_rule" in self.report.statistics
 
     @property
@@ -133,21 +133,21 @@ class ExplainedRow:
         return int(self.query_row("weights").argmax())
 
     def in_half(self, half: int) -> "ExplainedRow":
-        """Return the same row in one half of differential attention."""
+        """Return this row in one half of differential attention."""
         return replace(self, half=half)
 
     def name(self, name: str) -> str:
-        """Return the name of a tensor of this half."""
+        """Return the name of this half's tensor."""
         if self.half is None or name not in ("scores", "scaled_scores", "weights"):
             return name
         return f"second_{name}" if self.half else {"weights": "first_weights"}.get(name, name)
 
     def projected(self, name: str) -> str:
-        """Return the name of the query or key before normalising or rotating."""
+        """Return the name of the query or key before it is normalised or rotated."""
         return f"projected_{name}" if f"projected_{name}" in self.tensors else name
 
     def whole(self, name: str) -> np.ndarray:
-        """Return a whole tensor of this head and half; a key/value head serves several query heads."""
+        """Return the whole tensor of this head and half; a key/value head serves several query heads."""
         tensor, weights = self.tensors[self.name(name)], self.tensors["weights"]
         head = self.head
         if "head" in tensor.axes:
@@ -159,25 +159,25 @@ class ExplainedRow:
         return numbers
 
     def query_row(self, name: str) -> np.ndarray:
-        """Return the explained query's row of a tensor."""
+        """Return the explained query's row in a tensor."""
         return np.asarray(self.whole(name)[self.token])
 
     def compared(self, computed: np.ndarray, name: str) -> dict[str, Cell]:
-        """Return the largest difference between numbers recomputed for the query and the reported ones."""
+        """Return the largest difference between the query's recomputed numbers and the reported ones."""
         return {"largest difference from the report": largest_difference(computed, self.query_row(name))}
 
 
 def explained_row(report: Report, token: int | None, head: int | None = None) -> ExplainedRow:
-    """Return the row of a token in a head (default: the last token and head 0)."""
+    """Return the row of a token in a head; by default, the last token and head 0."""
     row = ExplainedRow(report, len(report.tokens) - 1 if token is None else token)
     return replace(row, head=head or 0) if row.has_heads else row
 
 
 @dataclass(frozen=True)
 class RowScores:
-    """finished = (softcap(factor raw) + bias) / temperature for every key, including hidden ones.
+    """finished = (softcap(factor raw) + bias) / temperature for every key, including the hidden keys.
 
-    Masking comes later. `bias` names a tensor of the report; `sink` is the logit in the softmax.
+    Masking follows later. `bias` names a tensor of the report; `sink` is the logit in the softmax.
     """
 
     factor: float
@@ -193,12 +193,12 @@ class RowScores:
 
     @property
     def has_only_scale(self) -> bool:
-        """True if nothing follows the scale."""
+        """True if nothing follows the scale before the softmax."""
         return self.softcap is None and self.bias is None and self.temperature == 1
 
 
 def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
-    """Compute a row's scores step by step; a model's layer has its own rule, stored in its report."""
+    """Compute a row's scores step by step; a model's layer has its own rule, which its report stores."""
     query = row.query_row("query")
     factor, softcap, temperature, sink = 0.0, form.softcap, form.temperature, form.sink
     if row.from_model:
@@ -218,7 +218,7 @@ def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
 
 
 def key_table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tuple[object, ...]) -> Terms:
-    """Build one row per key: its position and text, then these columns."""
+    """Build one row per key, with its position, its text, and the given columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
         {"key": range(len(row.key_tokens)), "text": row.key_tokens, **columns},
@@ -228,7 +228,7 @@ def key_table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tupl
 
 
 def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
-    """Write out one dot product, then the whole row."""
+    """Write out one dot product, then show the whole row."""
     key, reported = row.strongest, row.query_row("scores")
     left, right = (f"q_{row.token}", row.query_row("query")), (f"k_{key}", row.whole("key")[key])
     product = dot_product(f"query {row.token} · key {key}{row.place}", left, right)
@@ -250,7 +250,7 @@ def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
 
 
 def scale_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
-    """Show the row of scores before and after its factor."""
+    """Show the row of scores before and after the scale factor."""
     head_dim = row.query_row("query").shape[-1]
     values: dict[str, Cell] = {"head_dim": head_dim, "factor": scores.factor}
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
@@ -280,7 +280,7 @@ def scale_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Ste
 
 
 def steps_after_scale(row: ExplainedRow, scores: RowScores) -> list[Step]:
-    """Explain the soft cap, the bias and the temperature, if they are on."""
+    """Explain the soft cap, the bias and the temperature, if they are used."""
     steps = []
     if scores.softcap is not None:
         table = key_table(row, "scaled scores", {"scaled": scores.scaled, "capped": scores.capped})
@@ -331,7 +331,7 @@ def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
 
 
 def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
-    """Show the keys that the query may attend; hidden scores become -infinity."""
+    """Show the keys that the query may attend to; hidden scores become -infinity."""
     everywhere = np.isneginf(row.whole("scaled_scores"))
     hidden = everywhere[row.token]
     values: dict[str, Cell] = {
@@ -398,7 +398,7 @@ def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
 
 
 def difference_step(row: ExplainedRow, lambda_init: float) -> Step:
-    """Explain first - lambda second: attention common to both halves cancels."""
+    """Explain first - lambda second, in which attention common to both halves cancels."""
     first, second = (row.in_half(half).query_row("weights") for half in (0, 1))
     vectors = part(row.tensors["lambda_vectors"])
     positive, negative = (np.exp(vectors[n] @ vectors[n + 1]) for n in (0, 2))
@@ -426,7 +426,7 @@ def difference_step(row: ExplainedRow, lambda_init: float) -> Step:
 
 
 def no_softmax_step(row: ExplainedRow) -> Step:
-    """Show scores as weights; hidden ones are zero."""
+    """Show the scores as weights; hidden weights are zero."""
     scores = row.query_row("scaled_scores")
     weights = np.where(np.isneginf(scores), 0.0, scores)
     prose = (
@@ -442,7 +442,7 @@ def no_softmax_step(row: ExplainedRow) -> Step:
 def weighted_terms(
     weights: np.ndarray, values: np.ndarray
 ) -> tuple[dict[str, np.ndarray], tuple[object, ...]]:
-    """Return value and weighted value for the first dims, and the row of their sums."""
+    """Return the value and the weighted value for the first dims, and the row of their sums."""
     columns = {"weight": weights}
     sums: list[object] = [weights.sum()]
     for dim in range(min(MOST_WEIGHTED_DIMS, values.shape[1])):
@@ -453,7 +453,7 @@ def weighted_terms(
 
 
 def weighted_sum_step(row: ExplainedRow) -> Step:
-    """Show weights times values and their sums: the output of the explained query."""
+    """Show the weights times the values, and their sums: the output of the explained query."""
     weights, values = row.query_row("weights"), row.whole("value")
     name = "head_outputs" if "head_outputs" in row.tensors else "output"
     output = row.query_row(name)

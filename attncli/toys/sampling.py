@@ -22,7 +22,7 @@ class Vocabulary:
     table: Float[Tensor, "word dim"]
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
-        """Return the row of each token. Raises UserError with the missing words."""
+        """Return the row of each token. Raises UserError that names the missing words."""
         index = {word: row for row, word in enumerate(self.words)}
         if missing := sorted(set(tokens) - index.keys()):
             raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
@@ -38,39 +38,39 @@ SAMPLERS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "gaussian": lambda shape, generator: torch.randn(shape, generator=generator),
     "integers": lambda shape, generator: torch.randint(0, 10, shape, generator=generator).float(),
 }
-"""Samplers of vectors without a vocabulary, different even for equal tokens: N(0, 1), or integers 0 to 9."""
+"""Samplers of vectors without a vocabulary, which differ even for equal tokens: N(0, 1), or 0 to 9."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A sampled matrix in its own layout, named by `axes`; applying it returns `... token dim`."""
+    """A sampled matrix in its own layout, which `axes` names; applying it returns `... token dim`."""
 
     matrix: Float[Tensor, "..."]
     axes: tuple[str, ...]
 
     def to(self, device: torch.device) -> "Projection":
-        """Return the same projection with its matrix on a device."""
+        """Return this projection with its matrix on a device."""
         return Projection(self.matrix.to(device), self.axes)
 
     def __call__(self, vectors: Float[Tensor, "*batch token embed"]) -> Float[Tensor, "*out token dim"]:
-        """Project vectors; a matrix with a head axis adds a head axis before the tokens."""
+        """Project vectors; a matrix with a head axis adds a head axis before the token axis."""
         if self.axes == ("embed", "dim"):
             return vectors @ self.matrix
         if self.axes == ("dim", "embed"):
             return vectors @ self.matrix.mT
-        # One product for all heads, because broadcasting would copy the vectors for each.
+        # One product for all heads, because broadcasting would copy the vectors for each head.
         return split_heads(vectors @ self.matrix.flatten(-3, -2).mT, self.matrix.shape[-3])
 
 
 def sample_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:
-    """Sample U(-1/sqrt(in_dim), 1/sqrt(in_dim)) with layout (out, in), like a new torch.nn.Linear."""
+    """Sample from U(-1/sqrt(in_dim), 1/sqrt(in_dim)) in the layout (out, in), like a new torch.nn.Linear."""
     matrix = torch.empty(out_dim, in_dim)
     torch.nn.init.kaiming_uniform_(matrix, a=sqrt(5), generator=generator)
     return matrix
 
 
 def sample_linear_bias(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, " out"]:
-    """Sample U(-1/sqrt(in_dim), 1/sqrt(in_dim)), like torch.nn.Linear's initial bias."""
+    """Sample from U(-1/sqrt(in_dim), 1/sqrt(in_dim)), like torch.nn.Linear's initial bias."""
     bound = 1 / sqrt(in_dim)
     return torch.empty(out_dim).uniform_(-bound, bound, generator=generator)
 
@@ -104,7 +104,7 @@ Drawn = TypeVar("Drawn")
 
 
 class Draws:
-    """A generator and a vocabulary's table, which an experiment passes on to the next."""
+    """A generator and the table of a vocabulary, which one experiment passes on to the next."""
 
     def __init__(self, generator: torch.Generator, progress: Progress | None = None) -> None:
         self.generator = generator
@@ -116,7 +116,7 @@ class Draws:
         return draw(*arguments, self.generator)
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
-        """Draw once for each text that runs together, with its own arguments; here, for the only text."""
+        """Draw once for each text that runs together, with its own arguments; here there is only one text."""
         return [draw(*text_arguments, self.generator) for text_arguments in arguments]
 
 
@@ -125,14 +125,14 @@ MAX_CACHED_BYTES = 32 * 2**20
 
 @dataclass
 class _Point:
-    """A generator's state after some draws, and the draws made from there."""
+    """The state of a generator after some draws, and the draws made from that state."""
 
     state: Tensor
     sampled: dict[tuple[Any, ...], tuple[Any, "_Point"]] = field(default_factory=dict)
 
 
 class DrawCache:
-    """A cache of draws by seed and previous draws, cleared when it grows too large."""
+    """A cache of draws, by seed and previous draws, that is cleared when it grows too large."""
 
     def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
         self._generator = torch.Generator()
@@ -172,7 +172,7 @@ DRAW_CACHE = DrawCache()
 
 
 class DrawsTogether(Draws):
-    """Draws for several experiments side by side, each as from a separate generator with its seed."""
+    """Draws for several experiments side by side, each as if from a separate generator with its own seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         super().__init__(torch.Generator().manual_seed(seeds[0]))
@@ -188,19 +188,19 @@ class DrawsTogether(Draws):
         return [result for result, _ in sampled]
 
     def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-        """Draw the same for each experiment, along a first axis unless all drew the same numbers."""
+        """Draw the same thing for each experiment, along a first axis unless all drew the same numbers."""
         return stacked(self.draw_each(draw, [arguments] * len(self._points)))
 
 
 def stacked(sampled: Sequence[Drawn]) -> Drawn:
     """Stack tensors, or mappings and dataclasses of tensors, along a new first axis.
 
-    If all are the same object it is returned unstacked, to be broadcast.
+    If all are the same object, it is returned unstacked, to be broadcast.
     """
     first: Any = sampled[0]
     if all(other is first for other in sampled):
         return sampled[0]
-    # All have the type of the first, and so does the result, which a type checker cannot infer.
+    # All have the type of the first, and so has the result, which a type checker cannot infer.
     if isinstance(first, Tensor):
         return torch.stack(sampled)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict):
@@ -237,7 +237,7 @@ class Source:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return cpu or cuda; auto prefers CUDA. Raises UserError if CUDA is not available."""
+    """Choose cpu or cuda; auto prefers CUDA. Raises UserError if CUDA is not available."""
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise UserError("device: cuda is not available: use auto or cpu")
@@ -262,7 +262,7 @@ def _vocabularies(
 
 
 def _batched(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack the tensors of several texts along a first axis; return a single text's unchanged."""
+    """Stack the tensors of several texts along a first axis; return those of a single text unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 
@@ -284,7 +284,7 @@ def embed(
     read: Sequence[Vocabulary],
     device: torch.device,
 ) -> list[Source]:
-    """Return the vectors of the tokens, then of any context tokens, read from a file or sampled.
+    """Return the vectors of the tokens, then those of any context tokens, read from a file or sampled.
 
     Everything is sampled on the CPU, so that numbers do not depend on the device. Several texts form a batch,
     each with the vocabulary and samples that it would have separately.
