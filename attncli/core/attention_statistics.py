@@ -132,7 +132,7 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
 
 
 def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
-    """Broadcast two leading shapes; the last axis of the key's may divide the query's."""
+    """Broadcast two leading shapes; the key's last axis may divide the query's."""
     grouped = len(query) > 0 and key[-1] > 0 and query[-1] % key[-1] == 0
     fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
     if not all(fits[:-1] if grouped else fits):
@@ -250,7 +250,7 @@ def attention_statistics(
     pooled: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> AttentionStatistics:
-    """Implement `attncli.measure.own_tensors.attention_statistics`, which documents each argument.
+    """See `attncli.measure.own_tensors.attention_statistics`, which documents each argument.
 
     Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and settings
     out of range.

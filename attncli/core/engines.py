@@ -94,7 +94,7 @@ def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | 
 
 
 LEAST_FUSED = 2**22
-"""The number of scores in a layer above which memory matters: gradients keep all (4 heads, 1,024 tokens)."""
+"""The number of scores (4 heads on 1,024 tokens) above which memory matters: gradients keep all of them."""
 
 
 def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:

@@ -283,7 +283,7 @@ def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor,
 
 
 KEYS_PER_RANK = 64
-"""The number of keys per rank below which torch.topk partitions rows, slower than repeated maxima."""
+"""The number of keys per rank below which torch.topk partitions rows and is slower than repeated maxima."""
 ROUNDINGS = 16
 """The largest difference between two scores that counts as rounding, in floating-point spacings."""
 
@@ -499,7 +499,7 @@ class Places:
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
-        """Marks the keys that count."""
+        """True for the keys that count."""
         return self.keys >= self.first_key
 
 

@@ -528,7 +528,7 @@ class Computed:
 
     @property
     def seeing(self) -> Bool[Tensor, "text query"]:
-        """Marks the queries that see at least one key."""
+        """True for the queries that see at least one key."""
         assert self.visible is not None
         return self.visible > 0
 

@@ -34,7 +34,7 @@ def split_mask(
 
 
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
-    """The largest number that hides in each row: HIDES, or the row's largest number minus the same amount.
+    """The largest number that hides in each row: HIDES, or the number that far below the row's largest.
 
     The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
     last.

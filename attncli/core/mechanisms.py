@@ -96,10 +96,10 @@ def distance_buckets(
 ) -> Int[Tensor, "*offsets"]:
     """The bucket of each key's offset j - i from its query.
 
-    Past keys have n buckets: half of num_buckets (the other half is for future keys) or, if causal, all of
-    them. The first n/2 hold one distance each; the others grow logarithmically, and the last takes every
-    distance from max_distance on. max_distance must be greater than n/2, and n at least 2. Raffel et al.
-    2020, T5 (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
+    Past and future keys have n buckets each, half of num_buckets; if causal, past keys have all of them. The
+    first n/2 hold one distance each; the others grow logarithmically, and the last takes every distance from
+    max_distance on. max_distance must be greater than n/2, and n at least 2. Raffel et al. 2020, T5
+    (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
     """
     n = num_buckets if causal else num_buckets // 2
     distances = (-offsets).clamp(min=0) if causal else offsets.abs()

@@ -80,7 +80,7 @@ class Predictions:
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
 
     def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
-        """Number of places per step: many on an accelerator, but on the CPU only as many as fit in its cache.
+        """The number of places per step: many on an accelerator; on the CPU only as many as fit in its cache.
 
         On the CPU, allocating memory for each step would otherwise take longer than computing it.
         """

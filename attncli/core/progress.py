@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stage(NamedTuple):
-    """The start of one part of the work; `done` and `end` are the shares of all work before and after it.
+    """The start of one part of the work; `done` and `end` are the shares of work done before and after it.
 
     `what` describes it; similar stages share a description, and `number` of `total` counts them. `runs` is
     the number of model runs if the stage does nothing else, so that their layers show its progress. Shares

@@ -39,7 +39,7 @@ class SignedLayer(ABC):
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"] | None:
-        """Logarithm of the share of the state that remains after each token; None if there is no decay."""
+        """The logarithm of the share of the state that remains after each token; None without a decay."""
         return None
 
     def mixed_values(self) -> Float[Tensor, "text token head value_dim"] | None:

@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class HeadMask:
-    """The masks of one head. Query i stands at position i, or, if causal, at i + num_keys - num_queries.
+    """The masks of one head. Query i stands at position i or, if causal, at i + num_keys - num_queries.
 
     `unmasked` lists the keys that the padding mask leaves, in order. A query at position t sees key j if j <=
     t (with causal) and |t - j| < window.
@@ -132,7 +132,7 @@ def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tenso
 ROWS_AT_ONCE = 1024
 """The number of rows that are in float64 at a time."""
 LOWEST = -1e30
-"""Score of a hidden entry, finite so that weight * score is 0 and not NaN; real scores stay above -1e15."""
+"""The score of a hidden entry, finite so that weight * score is 0, not NaN; real scores exceed -1e15."""
 
 
 @dataclass(frozen=True)
@@ -423,10 +423,11 @@ def _local(tile: ScoreTile, weights: Float[Tensor, "query key"]) -> Float[Tensor
 def _distance(
     tile: ScoreTile, weights: Float[Tensor, "query key"], total: Float[Tensor, " query"]
 ) -> Float[Tensor, " query"]:
-    """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
+    """sum_j e_j |i - j|.
 
-    the distance from key to block, plus the distance within the block times the sum of the weights. Neither
-    term is negative, so no digits cancel as they would in i sum e - sum e j. Destroys the scores.
+    For keys on one side of the block this is a product with one column: the distance from key to block, plus
+    the distance within the block times the sum of the weights. Neither term is negative, so no digits cancel
+    as they would in i sum e - sum e j. Destroys the scores.
     """
     here, place = tile.block.here, tile.position
     if here[0] >= place[-1]:

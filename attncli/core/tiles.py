@@ -1,4 +1,4 @@
-"""Engine for long rows: online softmax over tiles, in threads, with one `ScaledHead` per text and head."""
+"""The engine for long rows: online softmax over tiles, threaded, with one `ScaledHead` per text and head."""
 
 import ctypes
 import math
@@ -39,7 +39,7 @@ from attncli.core.tile_sums import (
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """The row sums of a head: the mass of each unmasked key, and the sum and maximum of each pooled block."""
+    """Sums over a head's rows: the mass of each unmasked key; the sum and maximum of each pooled block."""
 
     received: Float[Tensor, " kept"]
     mass: Float[Tensor, "query_block key_block"]
@@ -441,7 +441,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 ROWS_TOGETHER = 65536
-"""The number of rows whose running sums, and of keys whose copies, one or several heads keep in memory."""
+"""How many rows of running sums, and copies of keys, are in memory at a time, for one or several heads."""
 
 
 def stream(

@@ -125,7 +125,7 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
 
 BYTES_PER_FULL_WEIGHT = 16
 WHOLE_GRID = 400
-"""Largest number of tokens on a grid for which all weights are stored; 224 x 224 pixels are 257 tokens."""
+"""The largest number of grid tokens for which all weights are stored; 224 x 224 pixels are 257 tokens."""
 
 
 class HeadMaps:

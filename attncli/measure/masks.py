@@ -57,7 +57,7 @@ def block_mask(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
 
 
 def joint_mask(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
-    """Joint mask of maps (layer, head, query, key) whose layers may differ; None if any layer's is unknown.
+    """The joint mask of maps (layer, head, query, key) whose layers may differ; None if any is unknown.
 
     In missing layers, nothing is visible.
     """

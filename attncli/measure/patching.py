@@ -120,7 +120,7 @@ ChangesOfHeads = Annotated[Mapping[str, Mapping[str, PartChange]], by(_changes_o
 @contextmanager
 @checked
 def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
-    """Change heads of the model in every run of it in this thread, inside this context.
+    """Inside this context, change heads of the model in all its runs in this thread.
 
     `changes` maps heads to functions by part: {"18:6": {"pattern": fn}, "3:1": {"value": other}}. Parts are
     computed in the order query, key, value, pattern, output, gated (the input of W_O), each from the parts

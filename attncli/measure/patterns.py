@@ -239,7 +239,7 @@ def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.N
 
 
 def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
-    """Pattern of each head: above its threshold, with the highest precedence, then with the largest value."""
+    """The pattern of each head: above its threshold, of highest precedence, then of the largest value."""
     num_heads = len(next(iter(numbers.values())))
     names = [stack.unnamed()] * num_heads
     precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
@@ -324,7 +324,7 @@ class RankedHead(NamedTuple):
 
 
 def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead]:
-    """Heads with the largest numbers for each pattern that has enough rows; ties keep the heads' order."""
+    """The heads with the largest numbers for each pattern with enough rows; ties keep the heads' order."""
     for name, pattern in stack.patterns().items():
         if not stack.has_enough_rows(pattern.statistic):
             continue
@@ -482,7 +482,7 @@ def joined_numbers(
 
 
 class RestOfText(NamedTuple):
-    """Statistics that name the heads of one text without its first key, and the row counts behind them."""
+    """The statistics that name the heads of a text without its first key, and the row counts behind them."""
 
     heads: Records[RestOfHead]
     stacks: dict[str, Stack]
@@ -506,7 +506,7 @@ class RestOfText(NamedTuple):
 
 
 class SurveyedText(NamedTuple):
-    """Heads of one text, the row counts behind their patterns, and each head's key with the most weight."""
+    """The heads of a text, the row counts behind their patterns, and each head's key with most weight."""
 
     heads: Records[SurveyedHead]
     stacks: list[Stack]

@@ -51,7 +51,7 @@ class _RecordedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenHeads:
-    """Outputs of the heads of a layer (attention or without a softmax), and the output of the layer's W_O."""
+    """The outputs of a layer's heads (attention or without a softmax), and the output of the layer's W_O."""
 
     kind: Kind
     heads: Float[Tensor, "head token value_dim"]

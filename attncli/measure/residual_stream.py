@@ -36,7 +36,7 @@ class StreamPart(NamedTuple):
 
 
 class Stream(RecordedBlocks):
-    """Residual stream before each block, in one run on a text, as a sum of the outputs of the model's parts.
+    """The residual stream before each block, in one run on a text, as a sum of the model parts' outputs.
 
     `frozen` runs its blocks on other vectors. Raises UserError for a model whose stream is not such a sum,
     and MemoryError if memory runs out.

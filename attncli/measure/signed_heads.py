@@ -71,7 +71,7 @@ class SignedHeads:
             )
 
     def text_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
-        """Signed weights of every head, with NaN for layers that have none; None if maps were not stored."""
+        """The signed weights of every head, NaN for layers that have none; None if maps were not stored."""
         return by_layer({layer: maps[text] for layer, maps in self.maps.items()}) if self.maps else None
 
 

@@ -82,7 +82,7 @@ def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
 
 
 def _first_character(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
-    """Return the first of these bytes that together form one adjacent character; empty if there are none."""
+    """Return the leading adjacent bytes that form one character; empty if there are none."""
     raw: list[int] = []
     for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
         is_next = piece.start() == last.end() if place == before else place == before + 1
@@ -187,7 +187,7 @@ LEGIBLE = "attn-legible"
 
 
 def _legible(error: UnicodeError) -> tuple[str, int]:
-    """Error handler for codecs: replaces characters that cannot be encoded with similar ones or escapes."""
+    """An error handler for codecs that replaces unencodable characters with similar ones or escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_like, error.object[error.start : error.end])), error.end
