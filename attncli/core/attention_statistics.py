@@ -176,7 +176,7 @@ class AttentionStatistics:
     """
 
     output: Float[Tensor, "*batch query value_dim"] | None
-    """sum_j p_j value_j; None without values."""
+    """sum_j p_j value_j, or None if there are no values."""
     logsumexp: Float[Tensor, "*batch query"]
     """ln sum_j exp(score_j) over the visible keys and the sink."""
     rows: Mapping[str, Float[Tensor, "*batch query"]]
@@ -189,7 +189,7 @@ class AttentionStatistics:
     top_weights: Float[Tensor, "*batch query top_k"]
     """The weights of `top_keys`; null beyond `visible`."""
     previous_token: Float[Tensor, "*batch query"]
-    """The weight on the key at position - 1; 0 if it is hidden, null if no such key exists."""
+    """The weight on the key at position - 1; 0 if that key is hidden, null if there is none."""
     visible: Int[Tensor, "*batch query"]
     """The number of keys that each query may see."""
     score_mean: Float[Tensor, "*batch"]

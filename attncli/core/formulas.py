@@ -27,7 +27,7 @@ class RestOfSoftmax(NamedTuple):
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax of rows: weight p = exp(exponent - log_total), where a row's largest exponent is 0.
+    """The softmax of rows: each weight is p = exp(exponent - log_total); a row's largest exponent is 0.
 
     `sums` is the sum of each row's weights. Either `exponents` is present, or the sums that the compiled pass
     computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` for `local_mass`, and
@@ -416,12 +416,12 @@ class PromptedRows:
 
 
 def prompt_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the prompt."""
+    """sum p over the tokens of the prompt."""
     return rows.on(rows.in_prompt())
 
 
 def text_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the prompt without its first token, a common sink, and without special tokens."""
+    """sum p over the prompt, without special tokens and without the first token, a common sink."""
     keys = rows.in_prompt() & ~rows.special
     keys[0] = False
     return rows.on(keys)
@@ -449,7 +449,7 @@ def lookback_ratio(rows: PromptedRows) -> Float[Tensor, "*batch"]:
 
 
 def needle_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the needle."""
+    """sum p over the tokens of the needle."""
     return rows.on(rows.needle)
 
 

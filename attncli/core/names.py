@@ -198,7 +198,7 @@ class Effect(NamedTuple):
     is_difference: bool = False
     """The value without the head minus the value with it, of either sign."""
     negative_is_better: bool = False
-    """A negative number means that the head helps."""
+    """True if a negative number means that the head helps."""
 
 
 # In the order in which reports name them.
@@ -239,7 +239,7 @@ def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
 
 
 def named_head(name: str) -> NamedHead:
-    """Parse a head's name. Raises ValueError for anything else."""
+    """Parse a head's name. Raises ValueError if it is not one."""
     place = PLACE.fullmatch(name)
     if place is None:
         raise ValueError(f"must be LAYER:HEAD, such as 5:11 (got {name})")

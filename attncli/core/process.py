@@ -36,7 +36,7 @@ _forking: "list[SharedChange]" = []
 class SharedChange:
     """A change to the process that several threads may need at once: the first makes it, the last undoes it.
 
-    `remember` returns the function that restores the present state, `make` makes the change.
+    `remember` returns a function that restores the present state, and `make` makes the change.
     """
 
     def __init__(self, remember: Callable[[], Callable[[], None]], make: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class SharedChange:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Make the change for the duration of the block."""
+        """Make the change for the duration of the with-block."""
         user = object()
         try:
             with self._lock:

@@ -33,7 +33,7 @@ class Progress(Protocol):
         """Report the finished share of a long computation, between 0 and 1."""
 
     def stage(self, stage: Stage, /) -> None:
-        """Report the start of a part of a long computation."""
+        """Report the start of one part of a long computation."""
 
     def if_long(self, ways_out: str, /) -> None:
         """Offer cheaper settings, shown only if the whole computation takes long."""

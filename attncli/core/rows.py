@@ -396,7 +396,7 @@ SPARE_BITS = 46
 class RestOfRows:
     """The wanted results for rows without their first key, p_j / sum_{j > 0} p_j. Destroys the scores.
 
-    Null if that sum is so small that its terms may have been rounded to 0.
+    They are null if that sum is so small that its terms may have been rounded to 0.
     """
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
@@ -489,7 +489,7 @@ def attend(
 ) -> Computed:
     """Compute the wanted results: scores are computed once, and memory is linear in the length.
 
-    `progress` is called with the fraction of the rows that are done.
+    `progress` is called with the share of rows that are done.
     """
     with torch.no_grad(), Scratch(source.like, NUM_BUFFERS) as scratch:
         parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
@@ -524,8 +524,8 @@ def merged_into_words(
 
     Clark et al. 2019 (1906.04341), section 4.1: a word's row sums to the mean of the sums of its tokens'
     rows. A word sees another if one of its tokens sees a token of the other. The words of each text are
-    numbered from 0 without gaps, and all texts have equally many. The weights between tokens are computed one
-    tile at a time.
+    numbered from 0 without gaps, and all texts have the same number of words. The weights between tokens are
+    computed one tile at a time.
     """
     num_texts, num_heads = source.shape[:2]
     num_words = int(query_words.max()) + 1, int(key_words.max()) + 1

@@ -42,7 +42,7 @@ ROW_MEANS = (
     *("first_share", "previous_share", "current_share", "local_share", "distance"),
     *("negative_share", "row_sum", "row_size"),
 )
-"""Means over queries."""
+"""The statistics that are means over queries."""
 
 
 def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda: None) -> SignedStatistics:

@@ -200,7 +200,7 @@ def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
 
 
 def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Positions of the `count` lowest and the `count` highest numbers, most extreme first; NaN is ignored."""
+    """The positions of the `count` lowest and `count` highest numbers, most extreme first; NaN is ignored."""
     places = (~numbers.isnan()).nonzero().flatten()
     order = places[numbers[places].sort(stable=True).indices]
     return order[:count], order.flip(0)[:count]

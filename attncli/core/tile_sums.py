@@ -409,7 +409,7 @@ def _raise_reference(sums: RowSums) -> None:
 
 
 def _local(tile: ScoreTile, weights: Float[Tensor, "query key"]) -> Float[Tensor, " query"] | float:
-    """sum_j e_j over the first keys and those near the query: `attncli.core.formulas.local_mass`."""
+    """sum_j e_j over the first keys and the keys near the query; see `attncli.core.formulas.local_mass`."""
     here, place, ends = tile.block.here, tile.position, tile.ends
     has_first = bool(place[0] < ends.sink)
     if not has_first and (place[-1] <= here[0] - ends.window or place[0] >= here[-1] + ends.window):
@@ -470,7 +470,7 @@ class TileArguments(ctypes.Structure):
 
 
 def suits(like: Tensor) -> bool:
-    """True if the library exists and supports such tensors."""
+    """True if the library exists and supports tensors of this dtype and device."""
     return like.dtype == torch.float32 and like.device.type == "cpu" and tile_pass() is not None
 
 

@@ -181,10 +181,10 @@ IN_FLOAT64 = ("participation",)
 def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
     """Every number of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
 
-    The sums of the output become the output, in place.
+    The output sums become the output, in place.
 
-    A sink only joins the denominator: with f the share of the keys, p = f e / sum e, and the entropy -sum p
-    ln p is f (H - ln f), H being the entropy of e / sum e.
+    A sink only joins the denominator: if f is the share of the keys, p = f e / sum e, and the entropy -sum p
+    ln p is f (H - ln f), where H is the entropy of e / sum e.
     """
     total = sums.total
     visible = block.interval.stop - block.interval.first

@@ -154,7 +154,7 @@ def _lens_prefix(stack: str, layer: int) -> str:
 
 
 class _ModuleCall(NamedTuple):
-    """The output of a module; `normed` is its input if the module is a norm, else None."""
+    """The output of a module; `normed` is the input if the module is a norm, otherwise None."""
 
     output: Tensor
     normed: Tensor | None

@@ -105,8 +105,9 @@ class FrozenBlocks:
         return by_projected[0].double(), by_read[0].double()
 
     def block_writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
-        """The module that writes the MLP's output, that output, the block's output for zeros, and True if
-        the block's input passes through unchanged.
+        """Return the module that writes the MLP's output, that output, the block's output for zeros, and a flag.
+
+        The flag is True if the block's input passes through unchanged.
         """
         run = self.runs[call]
         nothing = torch.zeros_like(run.read)

@@ -342,7 +342,7 @@ def _rounded(value: float) -> float:
 
 
 def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
-    """One row per stack: whether texts begin with a special token, the rows of each statistic, and its value
+    """One row per stack: whether texts begin with a special token, each statistic's row count, and its value
     for even weights.
     """
     counted = {name for stack in stacks for name in stack.num_rows}

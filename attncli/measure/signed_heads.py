@@ -145,7 +145,7 @@ class _WritingLayer:
         self.num_tokens += heads.shape[2]
 
     def count(self) -> None:
-        """Count the next pending row, which has chosen its token."""
+        """Count the next pending row, whose token has been chosen."""
         row, *self.pending = self.pending
         self.sums.add(0, slice(None), row.shape[-1] - 1, row.unsqueeze(1))
         if self.keeps_rows:

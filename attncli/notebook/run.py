@@ -58,7 +58,7 @@ PartOfReport = TypeVar("PartOfReport", bound=Statistic)
 
 
 class _NamedStatistics(dict[str, Statistic]):
-    """Statistics by their names."""
+    """Statistics, by name."""
 
     def __missing__(self, name: str) -> Statistic:
         raise NoSuchName("statistic", name, self)
@@ -133,7 +133,7 @@ FOR_USERS = (
     *("table", "numbers", "tensors", "statistics", "result", "to_html", "to_data"),
     *("experiment", "spec", "tokens", "context_tokens", "about", "how_to_read", "notes", "written", "steps"),
 )
-"""Of a report."""
+"""The attributes of a report that completion lists."""
 
 
 def _fields_of(report: Report) -> dict[str, Any]:

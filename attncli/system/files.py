@@ -15,10 +15,10 @@ from attncli.system.platforms import is_readable_within
 STDIN = "-"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-"""Of a store."""
+"""The suffixes of a store's file name."""
 MEBIBYTE = 2**20
 SETTINGS_BYTES = 16 * MEBIBYTE
-"""Of a YAML file."""
+"""The size limit of a YAML file."""
 MODEL_SETTINGS_BYTES = 16 * MEBIBYTE
 """The size limit of a model's config, chat template and similar files."""
 INDEX_BYTES = 64 * MEBIBYTE

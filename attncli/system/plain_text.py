@@ -157,7 +157,7 @@ def plain_text(text: str) -> str:
 
 
 def _is_part(match: re.Match[str]) -> bool:
-    """True if Unicode has a use for the character between its two visible neighbours."""
+    """True if Unicode defines a use for the character between its two visible neighbours."""
     text, place, char = match.string, match.start(), match[0]
     before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
     if char == PICTURE:

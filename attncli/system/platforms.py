@@ -16,7 +16,7 @@ MINIMUM_BYTES = 2**31
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Keep Ctrl-C from the processes started inside the block; this process receives it afterwards."""
+    """Keep Ctrl-C from the processes started inside the block; this process receives it after the block."""
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it starts a process and then unblocks SIGINT

@@ -359,7 +359,7 @@ def _merge_step(row: ExplainedRow) -> Step:
 
 
 def merge_steps(row: ExplainedRow) -> tuple[Step, ...]:
-    """Explain how the heads are put side by side, then one number of the output projection."""
+    """Explain how the heads are put side by side, and then one number of the output projection."""
     merge = _merge_step(row)
     if "output_projection" not in row.tensors:
         return (merge,)

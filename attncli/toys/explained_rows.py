@@ -29,7 +29,7 @@ def cell(number: object) -> Cell:
 
 
 def part(tensor: NamedTensor, **index: int) -> np.ndarray:
-    """Return a tensor in float64 at these indices of its axes; missing axes are ignored."""
+    """Return a tensor, in float64, at these indices of its axes; axes that it lacks are ignored."""
     place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
     return np.asarray(tensor.values[place], dtype=np.float64)
 
@@ -367,7 +367,7 @@ MOST_WEIGHTED_DIMS = 2
 
 
 def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
-    """Show scores minus the largest, exponentials, their sum with the sink's, and the quotients."""
+    """Show the scores minus the largest, the exponentials, their sum with the sink's, and the quotients."""
     scores = row.query_row("scaled_scores")
     everything = scores if sink is None else np.append(scores, sink)
     # Without visible keys there is no largest score; the weights are zeros.

@@ -16,7 +16,7 @@ from attncli.errors import UserError
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Sorted words and their vectors: row i of the table belongs to words[i]."""
+    """Sorted words and their vectors; row i of the table belongs to words[i]."""
 
     words: tuple[str, ...]
     table: Float[Tensor, "word dim"]
@@ -84,8 +84,9 @@ def sample_projections(
 ) -> dict[str, Projection]:
     """Sample the projections for query, key and value, in this order; sizes are (dim,) or (heads, dim).
 
-    linear: one torch.nn.Linear without bias, layout (dim, embed), with its rows split into heads if there are
-    several: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim, embed).
+    linear: like one torch.nn.Linear without bias, in the layout (dim, embed); if there are several heads, the
+    rows are split among them: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim,
+    embed).
     """
     projections = {}
     for name in order:
@@ -168,7 +169,7 @@ class DrawCache:
 
 
 DRAW_CACHE = DrawCache()
-"""The draws of this process. Caching never changes a number."""
+"""The cached draws of this process. Caching never changes a number."""
 
 
 class DrawsTogether(Draws):
