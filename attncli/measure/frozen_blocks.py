@@ -105,7 +105,7 @@ class FrozenBlocks:
         return by_projected[0].double(), by_read[0].double()
 
     def block_writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
-        """Return the module that writes the MLP's output, that output, the block's output for zeros, and a flag.
+        """Return the module that writes the MLP's output, that output, the output for zeros, and a flag.
 
         The flag is True if the block's input passes through unchanged.
         """

@@ -63,7 +63,7 @@ class Stream(RecordedBlocks):
     def parts_before(self, call: int) -> list[tuple[StreamPart, PartVectors]]:
         """Return the parts of a block's input, or of the final stream, biases last.
 
-        Call it for ascending blocks.
+        Must be called in ascending block order.
         """
         while self._next_call < call:
             gave = self.runs[self._next_call].gave
