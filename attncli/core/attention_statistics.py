@@ -168,7 +168,7 @@ class AttentionStatistics:
 
     Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the keys:
     its index or, if causal, its index + num_keys - num_queries, so that the last query stands at the last
-    key. "Visible" entries are unmasked; hidden ones have weight 0.
+    key. "Visible" entries are unmasked; hidden entries have weight 0.
 
     Null is NaN in float tensors and -1 in `top_keys`. A query that sees no key has null row statistics,
     `visible` 0 and an output of zeros, and is left out of every other result. Inputs in half precision give

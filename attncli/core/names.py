@@ -1,7 +1,7 @@
 """Names of row statistics, head statistics and patterns, and parsers for the names of heads and tokens.
 
-A leaf without torch, so that settings can be checked before torch is imported. Formulas are therefore named
-by their place, `module:function`.
+This module does not import torch, so that settings can be checked before torch is imported. Formulas are
+therefore named by their place, `module:function`.
 """
 
 import re

@@ -38,7 +38,7 @@ class Collector(Protocol):
     def add(self, tile: Tile) -> Callable[[], None] | None:
         """Take in a tile, without holding on to its tensors. Tiles of different queries arrive concurrently.
 
-        Sums over queries are returned as a function; the functions of all tiles are called in a fixed order.
+        Sums over queries are returned as functions, which are called in a fixed order for all tiles.
         """
         ...
 

@@ -1,7 +1,8 @@
 """The environment that attn runs in: compiled libraries, torch's threads, and damaged packages.
 
-A leaf without torch. The libraries of the C sources are built when attn is installed, if a compiler exists
-(hatch_build.py). Their names contain digests of their sources, so that only matching versions are loaded.
+This module imports torch only inside functions. The libraries of the C sources are built when attn is
+installed, if a compiler exists (hatch_build.py). Their names contain digests of their sources, so that only
+matching versions are loaded.
 """
 
 import ctypes

@@ -127,7 +127,7 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
 def mean_interval(
     count: Int[Tensor, "*batch"], mean: Float[Tensor, "*batch"], squares: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """mean -+ t s / sqrt(n), s^2 = squares / (n - 1): the 95 % interval of a mean over n texts.
+    """mean -+ t s / sqrt(n), where s^2 = squares / (n - 1): the 95 % interval of a mean over n texts.
 
     Student 1908. `squares` is the sum of squared deviations from the mean. NaN for fewer than two texts.
     """

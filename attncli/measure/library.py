@@ -46,7 +46,7 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     """Return the attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
-    dim), the visibility, and the rules for scores; for a model that computes its attention itself it holds
+    dim), the visibility, and the rules for scores; for a model that computes its attention itself, it holds
     only the weights. `layer.weights()` has the axes (text, head, query, key), with one text. `layer.layer`
     counts from 0 in each stack; `layer.stack_name` is self, encoder, decoder or cross.
 

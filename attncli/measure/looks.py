@@ -215,7 +215,7 @@ class HeadMaps:
 
 
 HIGH_NORM = 3.0
-"""A multiple of the median norm of patches.
+"""Norms above this multiple of the median patch norm are high.
 
 Norms in DINOv2-g are below 100, with outliers above 150 (Darcet et al. 2023, 2309.16588, section 2.1).
 """
@@ -286,7 +286,7 @@ class FirstLooks:
     """Collects the heads' weights from the tokens `queries` on the first MOST_FILES files, by line.
 
     It stores the given `heads`, or every head if `keeps_all` (for callers that choose heads once all files
-    are read). By default it stores the last layer, its mean and the rollout, as DINO's figures show the last
+    are read). By default, it stores the last layer, its mean and the rollout, as DINO's figures show the last
     layer (Caron et al. 2021, 2104.14294). Memory does not grow with the number of files.
     """
 

@@ -22,7 +22,7 @@ Probabilities = Float[Tensor, " vocabulary"]
 class ProbabilityCache:
     """Next-token probabilities after the most recently read text, by the heads that were removed.
 
-    Runs of the model for another purpose fill it, too, inside `filled_by_run`.
+    Model runs for another purpose also fill the cache, inside `filled_by_run`.
     """
 
     def __init__(self) -> None:

@@ -150,9 +150,10 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
     """Average row statistics over the rows (for peaks, their maximum), and the weight on each pattern D.
 
-    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, NaN without such rows.
-    NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
-    that compare positions are NaN in cross-attention. The layers have the same shapes and the same `wanted`.
+    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if there are no such
+    rows. NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector.
+    Statistics that compare positions are NaN in cross-attention. The layers have the same shapes and the same
+    `wanted`.
     """
     patterns = wanted.patterns
     assert patterns is not None

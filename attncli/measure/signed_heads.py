@@ -232,7 +232,7 @@ class WritingSignedHeads:
     def rows(self) -> NamedTensor | None:
         """The signed weights (layer, head, query, key), without the axes of a chosen layer or head.
 
-        They are 0 for keys after a query and NaN for missing heads. Returns None if rows are not stored.
+        They are 0 for keys after a query, and NaN for missing heads. Returns None if rows are not stored.
         """
         if not self.layers or not self.keeps_rows:
             return None

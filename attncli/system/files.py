@@ -69,8 +69,8 @@ def too_large(most: int) -> str:
 def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> os.stat_result:
     """Return the system's information on a file.
 
-    Raises OSError if it is not a regular file or has more than `most` bytes. Does not open the file, because opening a
-    pipe would wait for its writer.
+    Raises OSError if it is not a regular file or has more than `most` bytes. Does not open the file, because
+    opening a pipe would wait for its writer.
     """
     about = Path(path).stat()
     if stat.S_ISDIR(about.st_mode):

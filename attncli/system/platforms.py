@@ -1,6 +1,6 @@
 """Differences between Linux and macOS: file locks, limits, memory, reading ahead, interrupts.
 
-A leaf with almost no imports.
+This module imports almost nothing.
 """
 
 import os

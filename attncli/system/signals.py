@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal end the process quietly before and after a command runs.
 
-A leaf with almost no imports, because a command line imports it first.
+This module imports almost nothing, because a command line imports it first.
 """
 
 import os

@@ -110,7 +110,7 @@ def project(
     """Return the query of the first source, the key and value of the last, and the projections used.
 
     `projection` is linear, uniform or none. Sizes are (dim,), or (heads, dim) for an axis of heads; without a
-    projection each head gets its own slice.
+    projection, each head gets its own slice.
     """
     projected = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
     if projection == "none":
