@@ -349,7 +349,7 @@ class _Described:
 
 
 def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """The tokenizer of a folder or hub id; None, with the reason, if the model reads only token ids."""
+    """Return the tokenizer of a folder or hub id; None, with a reason, if the model reads only token ids."""
     if path.is_dir() and not has_tokenizer(path):
         return None, f"{TOKENIZER} is missing"
     try:

@@ -106,7 +106,7 @@ class NumberSource:
         return self.rows(start, stop)
 
     def narrow(self) -> "NumberSource | None":
-        """Source of the same numbers in half precision, if float32 represents them exactly; else None."""
+        """Return a source of these numbers in half precision, if that loses nothing, or else None."""
         return None
 
     def whole(self) -> Tensor:

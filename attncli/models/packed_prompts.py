@@ -1,9 +1,9 @@
-"""Texts with common beginnings, read together so that each of their tokens is read once.
+"""Texts with common beginnings, read together so that each of their shared tokens is read once.
 
-The tokens in which they differ form one row, a pack, after the keys of a text that was read whole. A token
-sees the tokens before it in its text, which is enforced by the attention here, and has its position in that
-text, as in the tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text is
-its tokens and their positions, (2, token).
+The tokens in which they differ form one row, a pack, after the keys of a text that was read as a whole. A
+token sees the tokens before it in its own text, which the attention here enforces, and has its position in
+that text, as in the tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text
+consists of its tokens and their positions, (2, token).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.models.layers import CapturedLayer
 
 PACKED_TOKENS = 256
-"""Tokens in a pack: matrix products with more rows gain little, and its mask has this many rows."""
+"""The most tokens in a pack: matrix products with more rows gain little, and its mask has this many rows."""
 
 
 def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
-    """Number of equal columns at the beginning of both."""
+    """Return the number of equal columns at the beginning of both."""
     count = min(a.shape[1], b.shape[1])
     differ = (a[:, :count] != b[:, :count]).any(dim=0).nonzero()
     return int(differ[0]) if len(differ) else count
@@ -33,9 +33,9 @@ def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
 
 @dataclass
 class Pack:
-    """Tokens read in one row after `num_before` keys, and the columns of each text's tokens.
+    """Tokens read in one row after `num_before` keys, and the columns that hold each text's tokens.
 
-    `before` are the columns of the previous pack's keys that are kept after the whole text's keys.
+    `before` are the columns of the previous pack's keys that are kept after the keys of the whole text.
     """
 
     before: Int[Tensor, " key"]
@@ -47,11 +47,11 @@ class Pack:
 
     @property
     def num_before(self) -> int:
-        """Number of keys before the pack."""
+        """The number of keys before the pack."""
         return len(self.before)
 
     def add(self, text: Int[Tensor, "2 token"], columns: Int[Tensor, " shared"]) -> None:
-        """Append the tokens of a text, except its first ones, which are already in these columns."""
+        """Append the tokens of a text, except the first ones, which are already in these columns."""
         start, shared = self.num_before + len(self.ids), len(columns)
         ids, positions = text[:, shared:].tolist()
         self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids))]))
@@ -60,11 +60,11 @@ class Pack:
         self.positions += positions
 
     def key_positions(self) -> Int[Tensor, " key"]:
-        """Position of each key in its text."""
+        """Return the position of each key in its text."""
         return torch.cat([self.positions_before, torch.tensor(self.positions)])
 
     def sees(self) -> Bool[Tensor, "query key"]:
-        """True where a token sees a key: itself and the tokens before it in its text."""
+        """True where a token sees a key: the token itself and the tokens before it in its text."""
         seen = torch.zeros(len(self.ids), self.num_before + len(self.ids), dtype=torch.bool)
         for columns, start in zip(self.texts, self.starts, strict=True):
             rows = columns[start:] - self.num_before
@@ -76,10 +76,10 @@ class Pack:
 def packs(
     whole: Int[Tensor, "2 read"], texts: Sequence[Tensor], most_shared: Sequence[int]
 ) -> Iterator[Pack]:
-    """The packs of texts, in order; each text shares at most `most_shared` tokens with the whole text.
+    """Yield the packs of texts, in order; each text shares at most `most_shared` tokens with the whole text.
 
-    Neighbours share their common beginning, so that sorted texts are read as a tree. A text stays in one
-    pack.
+    Neighbours share their common beginning, so that sorted texts are read as a tree. No text is split over
+    packs.
     """
     all_columns = torch.arange(whole.shape[1])
     pack = Pack(all_columns, whole[1])
@@ -91,7 +91,7 @@ def packs(
             columns = last_columns[:with_last]
         if pack.ids and len(pack.ids) + text.shape[1] - len(columns) > PACKED_TOKENS:
             yield pack
-            # Only this pack's keys at the beginning of the next text stay.
+            # Of this pack's keys, only those at the beginning of the next text are kept.
             extra = columns[columns >= len(all_columns)]
             positions = pack.key_positions()[extra]
             pack = Pack(torch.cat([all_columns, extra]), torch.cat([whole[1], positions]))
@@ -104,7 +104,7 @@ def packs(
 
 
 def select_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCache:
-    """These keys and values of a cache, which does not change."""
+    """Return these keys and values of a cache, which is not changed."""
     selected = copy(cache)
     selected.layers = [copy(layer) for layer in cache.layers]
     for layer in selected.layers:
@@ -117,8 +117,8 @@ def select_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCac
 class PackedAttention:
     """The attention of a pack's tokens, regardless of the model's mask for one row.
 
-    `is_supported` becomes False if a layer has any rule other than causality and a window, which makes the
-    results invalid.
+    `is_supported` becomes False, and the results are invalid, if a layer has any rule other than causality
+    and a window.
     """
 
     def __init__(self, pack: Pack, model: PreTrainedModel) -> None:
@@ -129,7 +129,7 @@ class PackedAttention:
         self._of_window: dict[int | None, tuple[Visibility, FusedAttention]] = {}
 
     def take(self, layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"] | None:
-        """The output of a layer."""
+        """Return the output of a layer."""
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         seen = attention.visibility

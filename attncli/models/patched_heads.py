@@ -1,7 +1,8 @@
 """Replacement of the parts of heads in a running model: query, key, value, weights, output, input of W_O.
 
-Inside `patches_open`, changes apply to every run of the model in this thread, by the caller or by attn.
-Measurements without heads (`ablate`, swaps) open additional patches beneath those of the caller.
+Inside `patches_open`, changes apply to every run of the model in this thread, whether the caller or attn runs
+it. Measurements that leave heads out or swap them (`ablate`) open additional patches beneath those of the
+caller.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,14 +29,14 @@ from attncli.models.side_by_side import of_this_run
 
 HeadPart = Literal["query", "key", "value", "pattern", "output", "gated"]
 PARTS: tuple[HeadPart, ...] = get_args(HeadPart)
-"""Parts that may be replaced, in the order of computation."""
+"""The parts that may be replaced, in the order in which they are computed."""
 
 
 class RunningLayer:
     """The attention of a layer in one run, with the replacements so far.
 
     Later parts are computed on demand. `gated` is the input of W_O: the output after the model's gate or
-    norm; None until W_O reads it.
+    norm, or None until W_O reads it.
     """
 
     def __init__(self, module: str, stack: str, layer: int, attention: AttentionLayer) -> None:
@@ -54,7 +55,7 @@ class RunningLayer:
         return attention_output(self.attention)
 
     def part(self, name: HeadPart) -> Float[Tensor, "text head token _"]:
-        """A part of all heads, with keys and values repeated for the heads that share them."""
+        """Return a part of all heads, with keys and values repeated for the heads that share them."""
         if name == "pattern":
             return self.weights
         if name == "output":
@@ -67,7 +68,7 @@ class RunningLayer:
         return part
 
     def apply(self, change: "LayerChange") -> None:
-        """Replace a part, and discard results computed from the old one."""
+        """Replace a part, and discard results computed from the earlier one."""
         part, heads, new = change.part, change.heads, change.change(self)
         if part == "query":
             self._attend(replace(self.attention, query=self._with_heads(part, heads, new)))
@@ -100,9 +101,9 @@ class RunningLayer:
 
 
 class LayerChange(NamedTuple):
-    """`change` returns a part of these heads of a running layer, by default of all: (text, head, ...).
+    """A change of a layer: `change` returns a part of these heads, by default of all (text, head, ...).
 
-    It may differ for each text of a batch.
+    The part may differ for each text of a batch.
     """
 
     part: HeadPart
@@ -112,10 +113,10 @@ class LayerChange(NamedTuple):
 
 @dataclass
 class Patches:
-    """Replacements in the heads of a model with these modules; `layer_changes` returns a layer's changes.
+    """Replacements in the heads of a model that has these modules; `layer_changes` returns a layer's changes.
 
-    `replaced` has the changed parts of each named head if the changes are a caller's; `key` is the setting
-    with the names.
+    If the changes are a caller's, `replaced` holds the changed parts of each named head; `key` is the setting
+    that has the names.
     """
 
     modules: frozenset[nn.Module]
@@ -129,7 +130,7 @@ Payload = TypeVar("Payload")
 
 @dataclass(eq=False)
 class _Opening(Generic[Payload]):
-    """An item, its number in the order of opening, and its place in the nesting."""
+    """An item, its number in the order in which items were opened, and its place in the nesting."""
 
     item: Payload
     number: int
@@ -140,8 +141,8 @@ class _Opening(Generic[Payload]):
 class OpenItems(Generic[Payload]):
     """Items that callers have opened for current runs.
 
-    They apply in the same context, in whatever thread, and in the same thread, in whatever context: cells of
-    some notebooks and parts of a test run in different contexts.
+    They apply in the same context, whatever the thread, and in the same thread, whatever the context: cells
+    of some notebooks and parts of a test run in different contexts.
     """
 
     def __init__(self, name: str) -> None:
@@ -151,11 +152,11 @@ class OpenItems(Generic[Payload]):
         self._numbers = count(1)
 
     def __iter__(self) -> Iterator[Payload]:
-        """The items, outermost first."""
+        """Iterate over the items, outermost first."""
         return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
 
     def in_context(self) -> Iterator[Payload]:
-        """The items opened in this context, not in another task of this thread."""
+        """Return the items opened in this context, not in another task of this thread."""
         return self._visible({*self._in_context.get()})
 
     def _visible(self, openings: set[_Opening[Payload]]) -> Iterator[Payload]:
@@ -184,7 +185,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """Hide all items except those opened inside the block."""
+        """Hide all items inside the block, except those opened there."""
         before = self._hidden.get()
         self._hidden.set(next(self._numbers))
         try:
@@ -211,12 +212,12 @@ def without_patches() -> Iterator[None]:
 
 
 def are_in_force(patches: Patches) -> bool:
-    """True if these changes apply to current runs."""
+    """Return True if these changes apply to current runs."""
     return any(each is patches for each in _patches)
 
 
 def is_patched(model: nn.Module) -> bool:
-    """True if heads of the model are changed in this thread."""
+    """Return True if heads of the model are changed in this thread."""
     return any(model in patches.modules for patches in _patches)
 
 
@@ -228,9 +229,7 @@ def refuse_changes(model: nn.Module, why: str) -> None:
 
 
 def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) -> None:
-    """Raise UserError, with the consequence in `what`, if such a part of a head is replaced in this
-    thread.
-    """
+    """Raise UserError, with the consequence in `what`, if this thread replaces such a part of a head."""
     for patches in _patches:
         for name, replaced in patches.replaced.items():
             for part in parts:
@@ -241,7 +240,7 @@ def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) ->
 class PatchedLayer(NamedTuple):
     """A layer with changed heads: its attention for measurements, and a function that returns its output.
 
-    Replaced weights need not come from any query and key, so that they are passed on as weights.
+    Replaced weights need not come from any query and key, which is why they are passed on as weights.
     """
 
     attention: AttentionLayer | GivenWeights
@@ -250,7 +249,7 @@ class PatchedLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A running model, the names of its modules, and hooks on W_O that have not run yet."""
+    """A running model, the names of its modules, and the hooks on W_O that have not run yet."""
 
     model: nn.Module
     names: Mapping[nn.Module, str]
@@ -263,7 +262,7 @@ class NamedModel:
 
 
 def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -> PatchedLayer | None:
-    """A layer of a module with this thread's changes; None without changes.
+    """Return a layer of a module with this thread's changes, or None if there are no changes.
 
     `finished` takes an output that was computed elsewhere, or None.
     """
@@ -275,7 +274,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
     if not changes:
         return None
     if not changes.keys().isdisjoint(("key", "value")):
-        # Separate for each head, even if several heads share them.
+        # They are separate for each head, even if several heads share them.
         key, value = layer.attention.expanded()
         layer.attention = replace(layer.attention, key=key, value=value)
     for part in ("query", "key", "value", "pattern"):
@@ -298,7 +297,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
 
 
 def _change_gated(layer: RunningLayer, changes: Sequence[LayerChange], running: NamedModel) -> None:
-    """Change the input of W_O of this call, or the output before any norm if W_O is unknown."""
+    """Change the input of W_O in this call, or the output before any norm if W_O is unknown."""
     num_texts, num_heads = layer.attention.shape[:2]
     value_dim = layer.attention.value.shape[-1]
 
@@ -329,9 +328,9 @@ def reading_changed(
         [Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token value_dim"]
     ],
 ) -> RemovableHandle:
-    """Let W_O read the heads after `change` until the hook is removed, in this thread's runs.
+    """Let W_O read the heads after `change`, in this thread's runs, until the hook is removed.
 
-    `sizes`: numbers of texts and heads, and the size of a head.
+    `sizes` are the number of texts, the number of heads, and the size of a head.
     """
     num_texts, num_heads, value_dim = sizes
 
@@ -346,9 +345,9 @@ def reading_changed(
 class PatchedHead:
     """A head in one run of a model, with the replacements so far.
 
-    Queries and keys are rotated if positions rotate them. While a model generates with its cache there is one
-    query, and the keys of all tokens so far. All tensors are copies: writing into them changes nothing unless
-    they are returned.
+    Queries and keys are rotated if positions rotate them. While a model generates with its cache, there is
+    one query, with the keys of all tokens so far. All tensors are copies: writing into one changes nothing
+    unless it is returned.
     """
 
     stack: str
@@ -358,7 +357,7 @@ class PatchedHead:
 
     @property
     def name(self) -> str:
-        """Its name: 5:11, or decoder:5:11."""
+        """The name of the head: 5:11, or decoder:5:11."""
         place = f"{self.layer}:{self.head}"
         return place if self.stack == "self" else f"{self.stack}:{place}"
 
@@ -379,7 +378,7 @@ class PatchedHead:
 
     @cached_property
     def pattern(self) -> Float[Tensor, "text query key"]:
-        """The weights, 0 on keys that a query does not see."""
+        """The weights, which are 0 on keys that a query does not see."""
         return self._whole.weights[:, self.head].clone()
 
     @cached_property
@@ -389,7 +388,7 @@ class PatchedHead:
 
     @cached_property
     def gated(self) -> Float[Tensor, "text query value_dim"]:
-        """Input of W_O: the output, after gates and norms if the model has them.
+        """The input of W_O: the output, after gates and norms if the model has them.
 
         Raises UserError except in a change of this part, since it is computed last.
         """
@@ -397,7 +396,7 @@ class PatchedHead:
 
 
 PartChange = Callable[[PatchedHead], Tensor]
-"""Takes a head and returns the replacement of a part of it, in the same shape."""
+"""Takes a head and returns the replacement for one of its parts, in the same shape."""
 Changes = Mapping[HeadPart, PartChange]
 
 
@@ -405,14 +404,14 @@ Changes = Mapping[HeadPart, PartChange]
 class NamedChanges:
     """Changes by head, named `5:11` or `decoder:5:11`, and by part.
 
-    `met` are the places of the layers that ran, as stack and layer.
+    `met` holds the places of the layers that ran, as stack and layer.
     """
 
     changes: Mapping[str, Changes]
     met: set[tuple[str, int]] = field(default_factory=set)
 
     def layer_changes(self, layer: RunningLayer) -> list[LayerChange]:
-        """The changes of a layer's heads. Raises UserError for a head that the layer lacks."""
+        """Return the changes of a layer's heads. Raises UserError for a head that the layer does not have."""
         self.met.add((layer.stack, layer.layer))
         num_heads = layer.attention.num_heads
         part_changes: dict[HeadPart, dict[int, PartChange]] = {}
@@ -430,7 +429,7 @@ class NamedChanges:
         ]
 
     def patches(self, *models: nn.Module) -> Patches:
-        """Patches of a model, whichever of these modules runs it."""
+        """Return the patches of a model, whichever of these modules runs it."""
         modules = frozenset(module for model in models for module in model.modules())
         return Patches(
             modules, self.layer_changes, {name: [*changes] for name, changes in self.changes.items()}
@@ -438,7 +437,7 @@ class NamedChanges:
 
 
 def _replaced_part(part: HeadPart, changes: Mapping[int, PartChange], layer: RunningLayer) -> Tensor:
-    """A part of some heads from their changes, stacked. Raises UserError for another shape."""
+    """Return one part of several heads from their changes, stacked. Raises UserError for a wrong shape."""
     attention, replacements = layer.attention, list[Tensor]()
     num_texts, _, num_queries, num_keys = attention.shape
     shapes: dict[HeadPart, tuple[int, ...]] = {

@@ -1,7 +1,7 @@
 """Tensors in files of torch.save, located by torch.load(weights_only=True) in a limited child process.
 
 The child maps the file into memory, so that it reads no numbers; it reports where the numbers of each tensor
-are, and the parent reads them there. A file that hangs or crashes its reader ends only the child.
+are, and the parent reads them there. If a file makes its reader hang or crash, only the child ends.
 """
 
 import json
@@ -23,13 +23,13 @@ from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
 from attncli.system.files import MEBIBYTE, open_file
 
 MOST_OBJECTS, MOST_DEPTH = 1_000_000, 64
-"""Objects in lists, tuples and dicts, and depth of nesting: a small file may repeat one object many times."""
+"""The most objects in lists, tuples and dicts, and the deepest nesting: a small file may repeat an object."""
 MOST_SECONDS, SECONDS_PER_MEBIBYTE, LONGEST_SECONDS = 5.0, 0.6, 60.0
-"""Processor time of the child; a small tensor takes 0.1 ms and 320 bytes of the file."""
+"""The child's processor time; a small tensor takes 0.1 ms and 320 bytes of the file."""
 MOST_SHARED = 16
-"""Bytes of tensors per byte of a file, which tied weights share."""
+"""The most bytes of tensors per byte of a file; tied weights share bytes."""
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-"""First bytes of files from torch.save before torch 1.6."""
+"""The first bytes of files that torch.save wrote before torch 1.6."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 DAMAGED = "is not a file of weights from torch.save, or is damaged"
 SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), FILE)"
@@ -38,14 +38,17 @@ SAVE_ANEW = 'convert it with torch.save(torch.load(FILE, map_location="cpu", wei
 
 
 class PickledArrays(NamedTuple):
-    """Tensors in lists, tuples and dicts by their place, such as `attentions.0`; `tokens` from a dict."""
+    """Tensors in lists, tuples and dicts, by their place (`attentions.0`), and `tokens` from a dict."""
 
     tensors: dict[str, TensorInFile]
     tokens: tuple[str, ...]
 
 
 def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a state dict saved by torch.save. Raises UserError for any other or damaged file."""
+    """Return the tensors of a state dict saved by torch.save.
+
+    Raises UserError for any other file, or a damaged one.
+    """
     try:
         return dict(_pickled(path, _state(path), of_state_dict=True).tensors)
     except ValueError as error:
@@ -53,9 +56,9 @@ def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
 
 
 def pickled_arrays(path: Path) -> PickledArrays:
-    """The tensors of a tuple, list or dict saved by torch.save, such as a model's attentions.
+    """Return the tensors of a tuple, list or dict saved by torch.save, such as a model's attentions.
 
-    Raises UserError for any other or damaged file.
+    Raises UserError for any other file, or a damaged one.
     """
     try:
         return _pickled(path, _state(path), of_state_dict=False)
@@ -70,7 +73,10 @@ def _state(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> PickledArrays:
-    """Raises ValueError, with the error line after the file's name, unless torch.load reads the file."""
+    """Describe the tensors in a file.
+
+    Raises ValueError, with the error line that follows the file's name, unless torch.load can read the file.
+    """
     try:
         with open_file(path) as file:
             start = file.read(len(LFS))
@@ -106,9 +112,9 @@ class _Refused(ValueError):
 
 
 def _described(path: Path, instead: str, of_state_dict: bool) -> str:
-    """The tensors as JSON: name, type, shape, first byte, and strides unless contiguous.
+    """Return the tensors as JSON: name, type, shape, first byte, and strides unless contiguous.
 
-    Raises ValueError with the reason for a refused file.
+    Raises ValueError, with the reason, for a refused file.
     """
     try:
         parts = _checked_parts(path)
@@ -119,7 +125,7 @@ def _described(path: Path, instead: str, of_state_dict: bool) -> str:
         tensors = [(name, *_in_file(name, tensor, first_byte, parts)) for name, tensor in views]
     except (_Refused, MemoryError):
         raise
-    except Exception:  # a damaged file may raise anything in zipfile and torch
+    except Exception:  # with a damaged file, zipfile and torch may raise anything
         raise ValueError(f"{DAMAGED}: {instead}") from None
     if not tensors:
         raise ValueError(f"contains no tensors: {instead}")
@@ -133,7 +139,7 @@ def _described(path: Path, instead: str, of_state_dict: bool) -> str:
 
 
 def _checked_parts(path: Path) -> list[zipfile.ZipInfo]:
-    """The parts of the zip file, in order. Raises _Refused unless torch can map them without changes."""
+    """Return the parts of the zip file, in order. Raises _Refused unless torch can map them unchanged."""
     with zipfile.ZipFile(path) as archive:
         parts = sorted(archive.infolist(), key=lambda part: part.header_offset)
         if any(part.filename.endswith("/constants.pkl") for part in parts):
@@ -150,7 +156,7 @@ def _checked_parts(path: Path) -> list[zipfile.ZipInfo]:
 
 
 def _mapped(path: Path) -> tuple[Any, int]:
-    """The objects of a file, its tensors mapped into memory, and the address of its first byte."""
+    """Return the objects of a file, with tensors mapped into memory, and the address of its first byte."""
     addresses: list[int] = []
     from_file = torch.UntypedStorage.from_file
 
@@ -164,7 +170,7 @@ def _mapped(path: Path) -> tuple[Any, int]:
 
 
 def _state_dict_tensors(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a state dict by name."""
+    """Return the tensors of a state dict by name."""
     if not isinstance(loaded, dict):
         kind = "one tensor" if isinstance(loaded, torch.Tensor) else f"a {type(loaded).__name__}"
         raise _Refused(f"contains {kind}, not a dict of tensors: {SAVE_STATE_DICT}")
@@ -181,7 +187,7 @@ def _state_dict_tensors(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in lists, tuples and dicts, by their place."""
+    """Return the tensors in lists, tuples and dicts, by their place."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), loaded)]
     num_objects = 0
     while waiting:
@@ -198,7 +204,7 @@ def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfile.ZipInfo]) -> list[Any]:
-    """Type, shape, first byte and strides of a tensor; no strides if it is contiguous."""
+    """Return the type, shape, first byte and strides of a tensor; no strides if it is contiguous."""
     has = f"has {name:.100}, of" if name else "has a tensor of"
     kind = KINDS.get(tensor.dtype)
     is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Predictions for a text: its tokens, masked tokens, or an answer after it; and a needle."""
+"""Predictions for a text (its tokens, its masked tokens, or an answer after it), and a needle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +15,7 @@ from attncli.models.targets import Target
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
-"""Share of masked tokens, as in BERT's training: Devlin et al. 2019 (1810.04805), 3.1."""
+"""The share of masked tokens, as in BERT's training: Devlin et al. 2019 (1810.04805), 3.1."""
 NO_PLACES = torch.empty(0, dtype=torch.long)
 
 
@@ -23,9 +23,9 @@ NO_PLACES = torch.empty(0, dtype=torch.long)
 class Predicted(Reading):
     """A reading with the places of its predictions, and the target token of each.
 
-    A model without a head makes no predictions. An `answer` is the only token predicted. `other` is another
-    prompt with as many tokens, whose heads' outputs may be swapped in: at all tokens, or at the position
-    `token`.
+    A model without a head makes no predictions. If there is an `answer`, it is the only token predicted.
+    `other` is another prompt with as many tokens, whose head outputs may be swapped in: at all tokens, or at
+    the position `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -36,7 +36,7 @@ class Predicted(Reading):
 
     @property
     def num_places(self) -> int:
-        """Number of predicted tokens."""
+        """The number of predicted tokens."""
         return len(self.places)
 
 
@@ -49,11 +49,11 @@ def predicted_reading(
     against: GivenAnswer | None = None,
     key: str = "text",
 ) -> Predicted:
-    """The predictions for a text. Raises UserError, with `key` in the message, if there can be none.
+    """Return the predictions for a text. Raises UserError, with `key` in the message, if there can be none.
 
-    A model that predicts next tokens predicts every token but the first; for the repeated probe, the second
-    copy without its first token, which cannot be inferred. For an encoder, a random share of the tokens is
-    masked. With an answer, the answer after the text, or at its mask.
+    A model that predicts next tokens predicts every token but the first; for the repeated probe, it predicts
+    the second copy without its first token, which cannot be inferred. For an encoder, a random share of the
+    tokens is masked. With an answer, only the answer is predicted, after the text or at its mask.
     """
     if against is not None and answer is None and pretrained.predicts is not None:
         raise UserError("against: needs `answer`, which it is compared with")
@@ -73,13 +73,13 @@ def _predicted(
     targets: Int[Tensor, " place"] = NO_PLACES,
     answer: Target | None = None,
 ) -> Predicted:
-    """A reading with its predictions."""
+    """Return a reading with its predictions."""
     what_is_read = {field.name: getattr(reading, field.name) for field in fields(Reading)}
     return Predicted(**what_is_read, places=places, targets=targets, answer=answer)
 
 
 def _without_predictions(reading: Reading, name: str) -> Predicted:
-    """A reading for a model without a head. Raises UserError if its runs could not be compared."""
+    """Return a reading for a model without a head. Raises UserError if its runs could not be compared."""
     if reading.origin is not None and not reading.part:
         reading.origin.check_lacks_heads(name, reading.shapes)
     return _predicted(reading)
@@ -88,7 +88,10 @@ def _without_predictions(reading: Reading, name: str) -> Predicted:
 def _with_answer(
     reading: Reading, pretrained: Pretrained, answer: GivenAnswer, against: GivenAnswer | None, key: str
 ) -> Predicted:
-    """An answer of one token as the only target. Raises UserError if it has no place, or is not one token."""
+    """Return predictions of a one-token answer as the only target.
+
+    Raises UserError if the answer has no place, or is not one token.
+    """
     name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
     if pretrained.predicts is None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
@@ -109,15 +112,15 @@ def _with_answer(
 
 
 def check_num_tokens(count: int, least: int, key: str) -> None:
-    """Raise UserError for too few tokens for one to predict another."""
+    """Raise UserError if there are too few tokens for one to predict another."""
     if count < least:
         raise UserError(f"{key}: must be at least {least} tokens, so that one predicts another (got {count})")
 
 
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
-    """Every token but the first, or but the tokens before the words that a decoder generates.
+    """Predict every token but the first, or every token after those before a decoder's generated words.
 
-    For the repeated probe, the second copy without its first token.
+    For the repeated probe, these are the tokens of the second copy without its first one.
     """
     ids, repeated = reading.text.ids, reading.repeat
     first = max(1, reading.num_before) if repeated is None else len(ids) - repeated + 1
@@ -141,7 +144,7 @@ def predicted_pair(
     token: int | None = None,
     key: str = "text",
 ) -> Predicted:
-    """The predictions for a prompt whose heads get their outputs on another prompt.
+    """Return the predictions for a prompt whose heads are to output what they do on another prompt.
 
     The outputs are swapped at all tokens, or at the position `token`. Encoders have the same tokens masked in
     both. Raises UserError if the prompts differ in length, and as `predicted_reading` does.
@@ -173,7 +176,7 @@ def predicted_of(
 
 
 def check_answers_alike(readings: Sequence[Reading]) -> None:
-    """Raise UserError if only some texts have an answer, an `against`, or a token to swap at."""
+    """Raise UserError if only some of the texts have an answer, an `against`, or a token to swap at."""
     predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
     if len({each and each.answer and each.answer.against is None for each in predicted}) > 1:
         raise UserError("texts: answer and against must be in every line or in none")
@@ -196,11 +199,14 @@ def check_swap(
 
 
 def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:
-    """A prompt with another one whose heads' outputs are swapped in. Raises UserError if lengths differ."""
+    """Return a prompt with another one whose head outputs are swapped in.
+
+    Raises UserError if the lengths differ.
+    """
     counts = len(reading.text.ids), len(other.text.ids)
     if counts[0] != counts[1]:
         raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
-    if reading.answer is not None:  # the same tokens after both
+    if reading.answer is not None:  # both are followed by the same tokens
         other = replace(other, targets=reading.targets, answer=reading.answer)
     token = None if token is None else checked_position(token, counts[0], "token")
     return replace(reading, other=other, token=token)
@@ -227,9 +233,10 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
 
 @dataclass(frozen=True)
 class Judged(Predicted):
-    """A reading with predictions; `needle` are the indices of its places that predict the needle.
+    """A reading with predictions; `needle` holds the indices of those that predict the needle.
 
-    In a longer text, it is the part from the token `offset` on. `key` is the setting or argument of the text.
+    In a longer text, it is the part from the token `offset` on. `key` is the setting or argument that has the
+    text.
     """
 
     needle: tuple[int, ...] = ()
@@ -237,7 +244,7 @@ class Judged(Predicted):
     key: str = "text"
 
     def needle_positions(self) -> list[int]:
-        """Positions of the predictions of the needle: one before each of its tokens."""
+        """The positions of the predictions of the needle, each one before a token of the needle."""
         return [int(self.places[number]) for number in self.needle]
 
 
@@ -250,10 +257,10 @@ def read_judged(
     every: int | None = None,
     key: str = "text",
 ) -> Judged:
-    """A text whose tokens are predicted from earlier ones; the last copy of the needle is judged separately.
+    """Read a text whose tokens are predicted from earlier ones; the last needle is judged separately.
 
-    A needle that occurs once in the text is appended after it, as the answer that the text asks for. With
-    `every` the text may be longer than the model reads. Raises UserError, with `key` in the message, for a
+    A needle that occurs once in the text is appended to it, as the answer that the text asks for. With
+    `every`, the text may be longer than the model reads. Raises UserError, with `key` in the message, for a
     text that the model cannot read, and for a missing needle.
     """
     if needle is not None:
@@ -293,7 +300,10 @@ def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
 
 
 def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text") -> Judged:
-    """The predictions for a reading. Raises UserError for a model without a cache of generated tokens."""
+    """Return the predictions for a reading.
+
+    Raises UserError for a model without a cache of generated tokens.
+    """
     if pretrained.predicts != "next" or pretrained.has_decoder:
         why = "has an encoder" if pretrained.has_decoder else "does not predict next tokens"
         raise UserError(f"model: {pretrained.name} {why}: a smaller cache needs a decoder-only model")

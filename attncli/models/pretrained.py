@@ -1,4 +1,4 @@
-"""A pretrained model and its tokenizer: tokens and words of texts, the head that predicts, inputs."""
+"""A pretrained model and its tokenizer: the tokens and words of texts, the head that predicts, and inputs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,24 +41,24 @@ from attncli.records.token_ids import TokenIds
 FIRST_WORD_ID = 2**32
 """Larger than every id of a vocabulary."""
 GRID_INPUT = "hidden_states"
-"""Input of a part of a model that reads a grid row by row."""
+"""The input of a model part that reads a grid row by row."""
 
 
 ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
-"""Roles of special tokens in a model's settings: `cls_token_id`."""
+"""The roles of special tokens in a model's settings: `cls_token_id`."""
 CLS = "[CLS]"
-"""Name of the token that stands for the whole input."""
+"""The name of the token that stands for the whole input."""
 
 
 @dataclass(frozen=True)
 class ModelText:
     """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
 
-    `left_out` is the number of tokens cut off because the model cannot read more: the last ones of the text,
-    or the first ones if its tokenizer cuts there. `words` are the words of the tokens and `spans` the
-    characters of each token, if requested. `is_merged`: the tokens are words already. `is_labelled`: they are
-    labels that came with the ids. `origin` has the places of tokens that are not text; each of them has a
-    different id. `unknown` are the words that the vocabulary lacks.
+    `left_out` is the number of tokens that are cut off because the model cannot read more: the last ones of
+    the text, or the first ones if its tokenizer cuts there. `words` are the words of the tokens and `spans`
+    the characters of each token, if requested. `is_merged` is True if the tokens are already words, and
+    `is_labelled` if they are labels that came with the ids. `origin` has the places of tokens that are not
+    text; each of them has a different id. `unknown` are the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -75,8 +75,8 @@ class ModelText:
     def in_words(self) -> "ModelText":
         """The text with words instead of tokens, if words were requested.
 
-        Equal words, of the same text or of the same tokens, share an id: a token's id if one token is the
-        word.
+        Equal words, whether in this text or in texts with the same tokens, share an id: a token's id if one
+        token is the word.
         """
         if self.words is None:
             return self
@@ -94,11 +94,11 @@ class ModelText:
 
 @dataclass(frozen=True)
 class Reading:
-    """Input of a model; with an encoder and a decoder, the context goes to the encoder.
+    """A model's input; if the model has an encoder and a decoder, the context goes to the encoder.
 
     `repeat` is |r| if the text is the repeated probe. `inputs` are arguments of the model's forward other
-    than ids, such as pixels; then only layers of the model's `part` see the tokens, all layers if it is
-    empty. `num_before` is the number of tokens in the text before the words that a decoder generates.
+    than ids, such as pixels; in that case, only layers of the model's `part` see the tokens, or all layers if
+    it is empty. `num_before` is the number of tokens in the text before the words that a decoder generates.
     """
 
     text: ModelText
@@ -110,12 +110,12 @@ class Reading:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Tokens of the text and of the context, equal for all readings in a batch."""
+        """The token counts of the text and of the context, which are equal for all readings in a batch."""
         return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Shapes of `inputs`, equal for all readings in a batch."""
+        """The shapes of `inputs`, which are equal for all readings in a batch."""
         return tuple(tensor.shape for tensor in (self.inputs or {}).values())
 
     @property
@@ -125,7 +125,7 @@ class Reading:
 
     @property
     def origin(self) -> Origin | None:
-        """Origin of the text, or else of the context; None for plain text."""
+        """The origin of the text, or else of the context; None for plain text."""
         return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
@@ -157,7 +157,7 @@ class Reading:
         return self.text.unknown + (() if self.context is None else self.context.unknown)
 
     def left_out_notes(self) -> list[str]:
-        """Notes on tokens cut off, on words that the vocabulary lacks, and on how a file was read."""
+        """Return notes on tokens cut off, on words that the vocabulary lacks, and on how a file was read."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"The {text.left_out_side} {text.left_out} tokens of the {name} are left out: "
@@ -175,10 +175,10 @@ class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
     `with_head` is the model with the head that predicts tokens, if requested and present; `classifier` is an
-    encoder's model with a head of classes. `lent` is a caller's model, which is measured in its present state
+    encoder with its classification head. `lent` is a caller's model, which is measured in its present state
     and left unchanged. `source` is its folder, whose processor reads anything but text, or that processor
-    itself. `is_in_use`: the caller guarantees that only this thread uses the model. `no_tokenizer` is the
-    reason why its tokenizer could not be opened.
+    itself. `is_in_use` is True if the caller guarantees that only this thread uses the model. `no_tokenizer`
+    is the reason why its tokenizer could not be opened.
     """
 
     name: str
@@ -206,7 +206,7 @@ class Pretrained:
 
     @property
     def _takes_no_text(self) -> str:
-        """The error for a model whose main input is not text, with the setting for that input."""
+        """Return the error for a model whose main input is not text, with the setting for that input."""
         takes = self.model.main_input_name
         fitting = ((what, kind.setting) for what, kind in readings().items() if takes in kind.inputs)
         instead = next((f": pass a {what} with `{setting}`" for what, setting in fitting), "")
@@ -225,7 +225,7 @@ class Pretrained:
         return {f"{prefix}.{name}": name for name in names} if prefix else {}
 
     def module_name(self, name: str) -> str:
-        """Name of a module of `whole` or `model` in results: its name in `model`, if it is part of it."""
+        """Return the name of a module of `whole` or `model` in results: if possible, its name in `model`."""
         return self._names_without_head.get(name, name)
 
     def name_in_whole(self, name: str) -> str:
@@ -238,7 +238,7 @@ class Pretrained:
 
     @cached_property
     def predicts(self) -> Predicts | None:
-        """The kind of tokens that the model predicts; None without a head."""
+        """The kind of tokens that the model predicts, or None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)
 
     @cached_property
@@ -247,25 +247,25 @@ class Pretrained:
         return unshown_layers(self.model)
 
     def layer_mixer(self, layer: int) -> str | None:
-        """Name of the mechanism that mixes the tokens of a layer without attention; None for other layers."""
+        """Return the mechanism that mixes the tokens of a layer without attention; None for other layers."""
         mixed, _ = layers_without_softmax(self.model)
         mixers = (mixer for (mixer, is_beside), layers in mixed.items() if layer in layers and not is_beside)
         return next(mixers, None)
 
     @property
     def has_decoder(self) -> bool:
-        """True if the model has an encoder and a decoder, so that it reads two texts."""
+        """True if the model has an encoder and a decoder, and therefore reads two texts."""
         return has_two_stacks(self.model)
 
     @property
     def num_layers(self) -> int:
-        """Number of layers in a stack according to the model's config; 1 if the config has no such number."""
+        """Return the number of layers in a stack, from the model's config, or 1 if the config has none."""
         layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
         return layers if isinstance(layers, int) else 1
 
     @cached_property
     def token_spelling(self) -> str | None:
-        """The vocabulary's spelling of a blank: byte-level (`Ġ`), metaspace (`▁`), or None."""
+        """The vocabulary's spelling of a space: byte-level (`Ġ`), metaspace (`▁`), or None."""
         if self.own_tokenizer is None:
             return None
         with tokenizer_errors(self.name):
@@ -274,9 +274,9 @@ class Pretrained:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of tokens with a role (bos, sep, ...), and of those that the tokenizer's file marks as special.
+        """The ids of tokens with a role (bos, sep, ...), and of those the tokenizer's file marks as special.
 
-        Without a tokenizer, ids with a role in the model's config.json.
+        Without a tokenizer, these are the ids that have a role in the model's config.json.
         """
         if self.own_tokenizer is None:
             settings = self._config_settings()
@@ -288,7 +288,7 @@ class Pretrained:
             return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
 
     def _config_settings(self) -> Mapping[str, Any]:
-        """The settings of the model's config.json; for a loaded model, the settings that are not defaults."""
+        """The settings in the model's config.json; for a loaded model, the settings that are not defaults."""
         folder = Path(self.source) if isinstance(self.source, str) else None
         if folder is None or not (folder / "config.json").is_file():
             return self.model.config.to_diff_dict()
@@ -296,7 +296,7 @@ class Pretrained:
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """The id of [UNK]; empty if this token also begins or ends texts (GPT-2)."""
+        """The id of [UNK], or nothing if this token also begins or ends texts (GPT-2)."""
         if self.own_tokenizer is None:
             return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -308,14 +308,14 @@ class Pretrained:
             raise UserError(self._takes_no_text)
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """The tokenizer's encoding of a text. Raises UserError if it fails, and for token ids."""
+        """Return the tokenizer's encoding of a text. Raises UserError if it fails, and for token ids."""
         if isinstance(text, TokenIds):
             raise UserError("text: must be text here (got token ids)")
         tokenizer = self.tokenizer
         with tokenizer_errors(self.name):
             read: BatchEncoding = tokenizer(text, **options)
         pair = options.get("text_pair")
-        # Placeholders of other inputs may have ids above all tokens.
+        # Placeholders for other inputs may have ids above those of all tokens.
         reads_more = not forward_arguments(self.model).isdisjoint((*PIXELS, *SOUNDS))
         num_ids = None if reads_more else self.num_ids
         check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
@@ -324,7 +324,10 @@ class Pretrained:
     def unknown_words(
         self, text: str, ids: Sequence[int], spans: Spans | None = None, **options: Any
     ) -> tuple[UnknownWord, ...]:
-        """The words of a text that became an unknown token, located by the characters of tokens if known."""
+        """Return the words of a text that became an unknown token.
+
+        They are located by the characters of the tokens, if those are known.
+        """
         if self._unknown_tokens.keys().isdisjoint(ids):
             return ()
         if spans is None and self.tokenizer.is_fast:
@@ -339,13 +342,13 @@ class Pretrained:
 
     @property
     def num_ids(self) -> int | None:
-        """Number of tokens with an embedding in the model; None if it does not look tokens up by id."""
+        """The number of ids with an embedding in the model; None if it does not look tokens up by id."""
         return getattr(self.model.get_input_embeddings(), "num_embeddings", None)
 
     def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Each token's name in the vocabulary; its id in brackets if the vocabulary does not have it.
+        """Return each token's name in the vocabulary, or its id in brackets if the vocabulary lacks it.
 
-        Without a tokenizer, each token's id.
+        Without a tokenizer, this is each token's id.
         """
         if self.own_tokenizer is None:
             return tuple(map(str, ids))
@@ -355,22 +358,22 @@ class Pretrained:
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: Sequence[int], *, with_special: bool = False) -> str:
-        """The decoded text of tokens, by default without special ones; without a tokenizer, their ids."""
+        """Return the decoded text of tokens, by default without special ones; the ids without a tokenizer."""
         if self.own_tokenizer is None:
             return " ".join(self.labels(ids))
-        with ALONE:  # one thread must not change truncation while another uses the tokenizer
+        with ALONE:  # no thread may change truncation while another one uses the tokenizer
             text = self.tokenizer.decode([*ids], skip_special_tokens=not with_special)
         assert isinstance(text, str)
         return text
 
     def written_tokens(self, text: ModelText) -> list[str]:
-        """The tokens of a text as people write them; words and labels are unchanged."""
+        """Return the tokens of a text as people write them; words and labels are unchanged."""
         if self.spelling_of(text) is None:
             return [*text.tokens]
         return [self.written(token) for token in text.tokens]
 
     def spelling_of(self, text: ModelText) -> str | None:
-        """The spelling of a text's tokens, as in `token_spelling`; None for words and for labels."""
+        """Return the spelling of a text's tokens, as in `token_spelling`; None for words and for labels."""
         return None if text.is_merged or text.is_labelled else self.token_spelling
 
     def written(self, token: str) -> str:
@@ -379,7 +382,7 @@ class Pretrained:
         return text.strip() if text.strip() and "\ufffd" not in text else token
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
-        """Arguments of the model's forward for texts of one length; a context goes to the encoder."""
+        """Return the forward arguments for texts of one length; a context goes to the encoder."""
         if readings[0].inputs is not None:
             several = [dict(reading.inputs or {}) for reading in readings]
             pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
@@ -409,7 +412,7 @@ class Pretrained:
         return torch.device(next(place for place in places if place is not None))
 
     def most_tokens(self) -> int | None:
-        """Number of tokens that the model has positions for; None if it sets no limit."""
+        """The number of tokens for which the model has positions, or None if it sets no limit."""
         for name, module in self.model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.endswith(POSITIONS):
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -419,7 +422,7 @@ class Pretrained:
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
-    """The model, or the part of it that a reading belongs to."""
+    """Return the model, or the part of it to which a reading belongs."""
     if reading.inputs is None:
         return part_that_reads(pretrained)
     if reading.part or reading.context is not None:
@@ -428,13 +431,13 @@ def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:
-    """The model, or the text tower of a model with two towers (CLIP)."""
+    """Return the model, or the text tower of a model with two towers (CLIP)."""
     text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
     if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
         return pretrained
     if text.main_input_name != "input_ids" or "pixel_values" in forward_arguments(text):
         return pretrained
-    if not hasattr(pretrained.model, "get_text_features"):  # it generates text after both (Idefics 3)
+    if not hasattr(pretrained.model, "get_text_features"):  # it generates text after reading both (Idefics 3)
         return pretrained
     return replace(
         pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None, classifier=None
@@ -442,7 +445,7 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
 
 
 def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrained | None:
-    """The model, or the first of its parts, that takes one of these inputs and no text."""
+    """Return the model, or the first of its parts, that takes one of these inputs and no text."""
     model = pretrained.model
     if takes_alone(model, inputs):
         return pretrained
@@ -455,14 +458,14 @@ def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrain
 
 
 def stack_texts(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
-    """The texts of queries and keys: an encoder reads the context, and cross-attention looks at it."""
+    """Return the texts of queries and keys: an encoder reads the context, and cross-attention looks at it."""
     text, context = reading.text, reading.context or reading.text
     sides = {"self": (text, text), "cross": (text, context), "encoder": (context, context)}
     return sides["self" if stack == "decoder" else stack]
 
 
 def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -> GivenWeights:
-    """The weights of a layer between the words of texts that were read together."""
+    """Return the weights of a layer between the words of texts that were read together."""
     sides = zip(*(stack_texts(reading, layer.stack_name) for reading in readings), strict=True)
     queries, keys = (
         torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides

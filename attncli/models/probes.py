@@ -9,11 +9,11 @@ from attncli.records.arguments import Size, checked
 
 
 def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generator) -> ModelText:
-    """[BOS] + r + r, with r `length` distinct random tokens that are not special.
+    """Return [BOS] + r + r, where r is `length` distinct random tokens that are not special.
 
-    A head that looks at the token after an earlier copy, an induction head, shows on the second r (Elhage et
-    al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022, 2209.11895). Without a
-    BOS or CLS token it is r + r.
+    A head that looks at the token after an earlier copy (an induction head) shows up on the second r (Elhage
+    et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022, 2209.11895). Without a
+    BOS or CLS token, the probe is r + r.
     """
     pretrained.check_reads_text()
     tokenizer = pretrained.tokenizer
@@ -32,15 +32,15 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
 
 @checked
 def read_probe(model: OpenedModel, num_tokens: Size, generator: torch.Generator) -> Reading:
-    """[BOS] + r + r with `num_tokens` random tokens r, which reveal induction heads."""
+    """Return [BOS] + r + r, with `num_tokens` random tokens r, which reveals induction heads."""
     probe = repeated_probe(model, num_tokens, generator)
     return Reading(probe, probe if model.has_decoder else None, repeat=num_tokens)
 
 
 def shorter_probe(reading: Reading) -> Reading:
-    """[BOS] + s + s, with s about the first two thirds of a probe's tokens r, so that copies are closer.
+    """Return [BOS] + s + s, where s is about two thirds of a probe's tokens r, so that copies are closer.
 
-    `repeat` is None: the result does not count as a probe.
+    s is the first part of r. `repeat` is None, since the result does not count as a probe.
     """
     assert reading.repeat is not None
     texts: list[ModelText] = []

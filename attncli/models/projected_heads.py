@@ -1,8 +1,8 @@
 """The heads of layers without a softmax as their output projection reads them: after gate and norm.
 
-A head's contribution to the model is its columns of W_O times the values that W_O reads from it. A norm over
-several heads (some Mamba-2) is already applied to all of them; a head of Mamba-1 is all channels of its
-layer.
+A head contributes to the model its columns of W_O times the values that W_O reads from the head. A norm over
+several heads (as in some Mamba-2 models) is already applied to all of them; a Mamba-1 head is all channels of
+its layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, pat
 from attncli.models.side_by_side import of_this_run
 
 LINEAR: Final = "linear"
-"""Kind of these heads; also their stack in a model with both kinds of heads."""
+"""The kind of these heads; it is also their stack in a model that has both kinds of heads."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class ProjectedHeads:
 
     @property
     def module(self) -> str:
-        """Name of the module that mixes the tokens."""
+        """The name of the module that mixes the tokens."""
         return self.captured.module
 
     @property
     def mixer(self) -> str:
-        """Name of the mechanism that mixes the tokens, as W_O reads it."""
+        """The name of the mechanism that mixes the tokens, as W_O reads it."""
         return self.captured.projected or self.captured.mixer
 
     def by_head(
         self, read: Float[Tensor, "text token dim"], num_texts: int = 1
     ) -> Float[Tensor, "text head token value_dim"]:
-        """Input of W_O, split into heads."""
+        """The input of W_O, split into heads."""
         return read.reshape(num_texts, -1, self.num_heads, self.value_dim).transpose(1, 2)
 
     def changed(
@@ -55,7 +55,7 @@ class ProjectedHeads:
         num_texts: int,
         change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token _"]],
     ) -> AbstractContextManager[object]:
-        """Let W_O read the heads after `change` inside the block, in runs of this thread."""
+        """Let W_O read the heads after `change` inside the block, in this thread's runs."""
         return reading_changed(self.projection, (num_texts, self.num_heads, self.value_dim), change)
 
 
@@ -64,14 +64,14 @@ Consume = Callable[[ProjectedHeads, Float[Tensor, "text token dim"]], None]
 
 @contextmanager
 def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None]:
-    """Pass heads of layers without a softmax, with the input of W_O, to `consume` inside the block.
+    """Pass the heads of layers without a softmax, with the input of W_O, to `consume` inside the block.
 
-    Layers without a known W_O, or whose W_O has another input, are left out.
+    Layers without a known W_O, or whose W_O reads another input, are left out.
     """
     reads: dict[nn.Module, Tensor] = {}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], _output: object) -> None:
-        reads[module] = inputs[0]  # after every change to them
+        reads[module] = inputs[0]  # the hooks run after every change to the heads
 
     def take(layer: CapturedMixer) -> None:
         num_heads, value_dim = layer.heads.shape[1], layer.heads.value_dim
@@ -112,16 +112,16 @@ def replaced_heads(
 def gated_heads(
     gates: Float[Tensor, " head"], heads: Float[Tensor, "text head token value_dim"]
 ) -> Float[Tensor, "text head token value_dim"]:
-    """Each head times its gate."""
+    """Multiply each head by its gate."""
     return heads * gates.view(1, -1, 1, 1)
 
 
 class GatedHeads:
-    """Heads of attention that gates or a norm change before W_O reads them (Qwen3-Next).
+    """Attention heads that gates or a norm change before W_O reads them (Qwen3-Next).
 
-    The input of W_O then defines a head's output. A run without every second head checks this: the input must
-    have zeros for the removed heads, and the same values for the others, up to a factor of a norm over all
-    heads.
+    In that case, a head's output is defined by the input of W_O. A run without every second head checks this:
+    the input must be zero for the removed heads, and unchanged for the others, up to a factor from a norm
+    over all heads.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -154,7 +154,7 @@ class GatedHeads:
         return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
 
     def mixed(self, run: Callable[[], object]) -> str:
-        """The name of the module whose W_O does not read heads side by side; empty if there are none.
+        """Return the name of the module whose W_O does not read heads side by side; empty if there is none.
 
         `run` runs the model again.
         """
@@ -183,7 +183,7 @@ class GatedHeads:
                 each.double().reshape(-1, num_heads, each.shape[-1] // num_heads)
                 for each in (read, again[projection])
             )
-            remains = whole.any(dim=2).any(dim=0)  # W_O reads zeros for removed heads
+            remains = whole.any(dim=2).any(dim=0)  # for removed heads, W_O reads zeros
             remains[1::2] = False
             before, now = whole[:, remains].flatten(1), without[:, remains].flatten(1)
             length = before.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
@@ -194,7 +194,7 @@ class GatedHeads:
 
 
 def projected_heads(model: nn.Module, run: Callable[[], object]) -> list[ProjectedHeads]:
-    """The projected heads of a run's layers, in order."""
+    """Return the projected heads of a run's layers, in order."""
     layers: list[ProjectedHeads] = []
     with hearing_projected_heads(model, lambda heads, _: layers.append(heads)):
         run()

@@ -1,4 +1,4 @@
-"""Prompts of a model that generates: a text, in its chat template, with a needle or an answer."""
+"""Prompts for a model that generates: a text, in the model's chat template, with a needle or an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 class Prompt(Reading):
     """A prompt, with the positions of the needle in it. With a decoder, the prompt goes to the encoder.
 
-    The model reads the `answer` after the prompt, or generates one if it is None.
+    The model reads the `answer` after the prompt, or generates one if `answer` is None.
     """
 
     needle: tuple[int, ...] = ()
@@ -44,13 +44,13 @@ def read_prompt(
     truncate: bool | None = False,
     key: str = "text",
 ) -> Prompt:
-    """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
+    """Return the prompt as a model reads it: a text, with a question below, in the model's chat template.
 
-    With an `answer`, which the model reads after the prompt, its number of tokens stays free. The needle is
-    found by its text (in a chat only in the message) or by its first token and the one after its last. With
-    `needle_depth`, its text is first inserted there (0 is the start, 1 the end), into as much of the text as
-    makes `length` tokens with it. Raises UserError, with `key` in the message, if the prompt does not fit, or
-    the needle is missing.
+    If there is an `answer`, which the model reads after the prompt, room for its tokens is kept. The needle
+    is found by its text (in a chat, only in the message), or by its first token and the one after its last.
+    With `needle_depth`, its text is first inserted there (0 is the start, 1 the end), into as much of the
+    text as makes `length` tokens together with the needle. Raises UserError, with `key` in the message, if
+    the prompt does not fit, or the needle is missing.
     """
     if needle_depth is not None:
         assert isinstance(needle, str)
@@ -92,7 +92,10 @@ def read_prompt(
 
 
 def reading_prompt(reading: Reading, pretrained: Pretrained) -> Prompt:
-    """The prompt of a reading without text, for a model that describes it. Raises UserError if it cannot."""
+    """Return the prompt of a reading without text, for a model that describes what it reads.
+
+    Raises UserError if the model cannot.
+    """
     origin = reading.text.origin
     if origin is None:
         alone = "" if reading.origin is None else f" of only a {reading.origin.what}"
@@ -105,9 +108,9 @@ def reading_prompt(reading: Reading, pretrained: Pretrained) -> Prompt:
 
 
 def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
-    """A text as a message in the model's chat template, and its spans there.
+    """Return a text as a message in the model's chat template, and its spans there.
 
-    Raises UserError for a template that changes its messages, so that the spans are unknown.
+    Raises UserError for a template that changes its messages, since the spans are then unknown.
     """
     placed = placed_chat([{"role": "user", "content": text}], pretrained)
     ((spans,),) = placed.parts
@@ -120,9 +123,9 @@ def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]
 def _needle_places(
     sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
 ) -> tuple[int, ...]:
-    """Positions of the tokens that contain a character of the needle.
+    """Return the positions of the tokens that contain a character of the needle.
 
-    The needle's first occurrence inside one of the messages, which are spans of the text, counts.
+    Messages are spans of the text; the first occurrence of the needle inside one of them counts.
     """
     if isinstance(sought, tuple):
         if sought[1] > len(read.ids):
@@ -152,7 +155,7 @@ def _check_spans(pretrained: Pretrained) -> None:
 
 
 def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
-    """The characters of each token, without special tokens."""
+    """Return the characters of each token, without special tokens."""
     _check_spans(pretrained)
     read = pretrained.encoded(
         text, return_offsets_mapping=True, add_special_tokens=False, padding=False, truncation=False
@@ -164,7 +167,10 @@ def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
 def _with_needle(
     text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
 ) -> str:
-    """The text, cut if `length` is set, with the needle after the last sentence end in that share of it."""
+    """Insert the needle into the text after the last sentence that ends within that share of it.
+
+    If `length` is set, the text is cut first.
+    """
     text = text.strip()
     if length is not None:
         spans = _spans(text, pretrained)
