@@ -166,7 +166,7 @@ def predicted_of(
     against: GivenAnswer | None = None,
     token: int | None = None,
 ) -> Predicted:
-    """The predictions for a prompt, with another prompt if passed; the reading if it has predictions."""
+    """Return the predictions for a prompt, with another prompt if passed; a Predicted is returned as is."""
     if isinstance(reading, Predicted):
         return reading
     if other is None:
@@ -187,7 +187,7 @@ def check_answers_alike(readings: Sequence[Reading]) -> None:
 def check_swap(
     method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
 ) -> None:
-    """Raise UserError for incomplete settings of a swap between two prompts, or settings without a swap."""
+    """Raise UserError if settings of a swap between two prompts are incomplete, or used without a swap."""
     if method != "swap":
         for key, value in {"other": num_others, "token": token, "into": into}.items():
             if value is not None:

@@ -229,7 +229,7 @@ class Pretrained:
         return self._names_without_head.get(name, name)
 
     def name_in_whole(self, name: str) -> str:
-        """Name of a module of `model` in the model with its head, whether that was loaded or not."""
+        """Return the name of a module of `model` in the model with its head, even if that is not loaded."""
         if self._names_without_head:
             return next(whole for whole, part in self._names_without_head.items() if part == name)
         kind, prefix = type(self.model).__name__, self.model.base_model_prefix
@@ -377,7 +377,7 @@ class Pretrained:
         return None if text.is_merged or text.is_labelled else self.token_spelling
 
     def written(self, token: str) -> str:
-        """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
+        """Return a vocabulary token as people write it: no mark for a space, and bytes as characters."""
         text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
         return text.strip() if text.strip() and "\ufffd" not in text else token
 
@@ -404,7 +404,7 @@ class Pretrained:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model's inputs: that of its weights, or the one that accelerate moves them to."""
+        """The device of the model's inputs: that of its weights, or the one accelerate moves them to."""
         if self.model.device.type != "meta":
             return self.model.device
         hooks = (getattr(module, "_hf_hook", None) for module in self.model.modules())

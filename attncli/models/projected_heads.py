@@ -97,7 +97,7 @@ def replaced_heads(
     replacement: Float[Tensor, "#text head #token value_dim"] | None,
     heads: Float[Tensor, "text head token value_dim"],
 ) -> Float[Tensor, "text head token value_dim"]:
-    """The heads with those at `places` (text, head, one token or all) replaced, by default with zeros."""
+    """Return the heads with those at `places` (text, head, one token or all) replaced, by default by 0."""
     changed = heads.clone()
     new = torch.zeros(1, 1, 1, 1) if replacement is None else replacement
     if new.device != changed.device:

@@ -26,10 +26,10 @@ def tokens_of_text(
     with_spans: bool = False,
     beside_others: bool = False,
 ) -> ModelText:
-    """A text's tokens, without padding, truncated only on request, at the tokenizer's truncation side.
+    """Return a text's tokens, without padding, truncated only on request, on the tokenizer's truncation side.
 
-    TokenIds are read unchanged, without a tokenizer. `num_new` positions stay free; a whole text gets no
-    special tokens around it. `words` numbers the words that tokens are to be merged into. Raises UserError
+    TokenIds are read unchanged, without a tokenizer. `num_new` positions are kept free; a whole text gets no
+    special tokens around it. `words` numbers the words into which tokens are to be merged. Raises UserError
     for no tokens or too many, with `key` and, unless it is None, `truncate` in the message.
     """
     if not beside_others:
@@ -77,16 +77,16 @@ def tokens_of_text(
 
 
 def _cut_side(pretrained: Pretrained) -> Literal["first", "last"]:
-    """The side on which tokens of a long text are cut off."""
+    """Return the side on which the tokens of a long text are cut off."""
     return "first" if getattr(pretrained.own_tokenizer, "truncation_side", "right") == "left" else "last"
 
 
 def truncated_length(
     pretrained: Pretrained, count: int, key: str, *, truncate: bool | None, num_new: int
 ) -> int | None:
-    """The tokens that a text of `count` is cut to; None if the model reads all of them.
+    """Return the length to which a text of `count` tokens is cut, or None if the model reads all of them.
 
-    Raises UserError if it is too long and not to be cut.
+    Raises UserError if the text is too long and must not be cut.
     """
     most = pretrained.most_tokens()
     if most is None or count <= most - num_new:
@@ -102,9 +102,9 @@ def truncated_length(
 def _id_tokens(
     pretrained: Pretrained, given: TokenIds, key: str, *, truncate: bool | None, num_new: int
 ) -> ModelText:
-    """The tokens with these ids, under their labels, or else their names in the vocabulary.
+    """Return the tokens with these ids, under their labels or else under their names in the vocabulary.
 
-    If ids are cut, special tokens at both ends stay, as in a text.
+    If ids are cut, the special tokens at both ends stay, as in a text.
     """
     _check_ids(pretrained, given, key)
     ids, labels = [*given.ids], given.labels or pretrained.labels(given.ids)
@@ -147,7 +147,7 @@ def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
 
 
 def _padding_id(pretrained: Pretrained) -> int | None:
-    """Id of the padding token; None if it has another role as well."""
+    """Return the id of the padding token, or None if it also has another role."""
     roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
     owner: Any = pretrained.own_tokenizer or pretrained.model.config
     pad = getattr(owner, "pad_token_id", None)
@@ -178,7 +178,7 @@ OpenedModel = Annotated[Pretrained, by(_opened)]
 
 
 TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
-"""A text, or {"ids": [...], "tokens": [...]} with token ids and optional labels."""
+"""A string, or {"ids": [...], "tokens": [...]} with token ids and optional labels."""
 
 
 @checked
@@ -191,10 +191,10 @@ def read_text(
     truncate: bool | None = False,
     words: WordsOfCharacters | None = None,
 ) -> Reading:
-    """A text as a model reads it; with a decoder the context, by default the same text, goes to the encoder.
+    """Return a text as a model reads it; a context, by default the same text, goes to the encoder, if any.
 
     Instead of a text, {"ids": [...], "tokens": [...]} has token ids and optional labels. `words` numbers the
-    words that tokens are merged into if results are in words. Raises UserError, with `key` in the message,
+    words into which tokens are merged if results are in words. Raises UserError, with `key` in the message,
     for a text without tokens or longer than the model reads, unless `truncate` cuts it (None: the message
     does not suggest `truncate`).
     """
@@ -210,7 +210,7 @@ def read_text(
 
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
-    """The reading. Raises UserError, at `key`, if its tokens are not the model's."""
+    """Return the reading. Raises UserError, at `key`, if its tokens are not the model's."""
     if reading.inputs is not None:  # of no vocabulary
         return reading
     embedding = pretrained.model.get_input_embeddings()
@@ -227,7 +227,7 @@ def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Readin
 
 
 def reading_for(pretrained: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
-    """The text as the model reads it, or a reading after `check_made_for`. See `read_text`."""
+    """Return the text as the model reads it, or a reading after `check_made_for`. See `read_text`."""
     if isinstance(text, Reading):
         return check_made_for(pretrained, text, key)
     return read_text(pretrained, text, key=key)

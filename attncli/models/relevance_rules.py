@@ -20,7 +20,7 @@ from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functio
 
 @contextmanager
 def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
-    """Turn off gradients of all parameters inside the block, since they would be stored for all of them."""
+    """Turn off the gradients of all parameters inside the block, since all of them would be stored."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:
@@ -33,9 +33,9 @@ def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def with_gradients(model: PreTrainedModel) -> Iterator[None]:
-    """Use eager attention, with gradients only for vectors, inside the block.
+    """Inside the block, use eager attention, with gradients only for vectors.
 
-    Raises UserError if heads are changed, which eager attention would ignore.
+    Raises UserError if heads are changed, since eager attention would ignore the changes.
     """
     if is_patched(model):
         raise UserError("model: gradients need the unchanged model: call this outside `hooks` and `patch`")
@@ -59,7 +59,7 @@ class Relevance:
 
     Norms keep their scale; functions of single entries pass relevance on (equation 9); in a product of two
     vectors that both depend on the tokens, each gets half (equation 15); softmax is linear around its scores
-    (equation 13), which leaves a constant. Biases and that constant absorb the remaining relevance:
+    (equation 13), which leaves a constant. Biases and that constant absorb the rest of the relevance:
     `absorbed`.
     """
 
@@ -68,7 +68,7 @@ class Relevance:
         self._constants: list[Tensor] = []
 
     def of(self, logits: Float[Tensor, " new"], vectors: Tensor) -> Float[Tensor, " token"]:
-        """Relevance of each token's input vector for the sum of logits, in float64."""
+        """Return the relevance of each token's input vector for the sum of logits, in float64."""
         wanted = [vectors, *self._constants]
         gradient, *constant_gradients = torch.autograd.grad(
             logits.sum(), wanted, allow_unused=True, retain_graph=True
@@ -83,7 +83,7 @@ class Relevance:
         self.absorbed = self.absorbed + sign * relevance.double().sum().cpu()
 
     def take(self, tensor: Tensor, sign: int = 1) -> Tensor:
-        """The tensor, with its relevance added to what is absorbed, or subtracted if `sign` is -1."""
+        """Return the tensor; its relevance is added to what is absorbed, or subtracted if `sign` is -1."""
         marked = tensor.view_as(tensor)
         # untyped in torch
         marked.register_hook(  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ class Relevance:
         return marked
 
     def constant(self, tensor: Tensor) -> Tensor:
-        """A tensor that does not depend on the tokens; it absorbs its relevance."""
+        """Return a tensor that does not depend on the tokens; it absorbs its relevance."""
         self._constants.append(tensor.detach().requires_grad_())
         return self._constants[-1]
 
@@ -115,7 +115,7 @@ class Relevance:
 
 
 def _with_frozen_scale(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """Output of a norm, with its scale as a constant."""
+    """Return the output of a norm, with its scale as a constant."""
     if len(inputs) != 1 or not isinstance(output, Tensor) or not output.requires_grad:
         return output
     frozen = frozen_norm(module, inputs[0].detach(), output.detach())
@@ -123,21 +123,21 @@ def _with_frozen_scale(module: nn.Module, inputs: tuple[Any, ...], output: Any) 
 
 
 def _passing_on(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """Output of an activation, as its input times a constant."""
+    """Return the output of an activation, as its input times a constant."""
     if len(inputs) != 1 or not isinstance(output, Tensor) or output.shape != inputs[0].shape:
         return output
     return _as_factor(inputs[0], output)
 
 
 def _as_factor(read: Tensor, gave: Tensor) -> Tensor:
-    """gave as read x factor, with a constant factor; a constant where `read` is 0."""
+    """Express `gave` as `read` times a constant factor, or as a constant where `read` is 0."""
     factor = torch.where(read == 0, 0.0, gave / read).detach()
     constant = torch.where(read == 0, gave, 0.0).detach()
     return read * factor + constant
 
 
 class _Halved(torch.autograd.Function):
-    """The identity, with a halved gradient."""
+    """The identity, with its gradient halved."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class _Rules(TorchFunctionMode):
         return product if bias is None else product + self.relevance.constant(bias)
 
     def _sum(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Summands that do not depend on the tokens absorb; the factors of a product get half each."""
+        """Let summands that do not depend on tokens absorb relevance; each factor of a product gets half."""
         added, *factors = args
         if len(factors) == 2 and sum(value.requires_grad for value in factors) == 2:
             factors = [self._halved(value) for value in factors]
@@ -197,7 +197,7 @@ class _Rules(TorchFunctionMode):
         return func(added, *factors, **named)
 
     def _joined(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Vectors that do not depend on the tokens ([CLS] before the patches of a grid) absorb."""
+        """Let vectors that do not depend on the tokens ([CLS] before a grid's patches) absorb relevance."""
         parts = [*args[0]] if args else []
         if any(part.requires_grad for part in parts):
             args = ([part if part.requires_grad else self._absorbing(part) for part in parts], *args[1:])

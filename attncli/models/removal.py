@@ -1,4 +1,4 @@
-"""Removal of heads from the runs of a model: replacements of their outputs, and removal by name."""
+"""Removal of heads from the runs of a model: replacements for head outputs, and removal by name."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from attncli.models.projected_heads import (
 
 
 class HeadPlace(NamedTuple):
-    """A head, by the number of its attention call in a run and its number there; at one token, or at all."""
+    """A head, given by its attention call in a run and its number there, at one token or at all tokens."""
 
     call: int
     head: int
@@ -39,7 +39,7 @@ class HeadPlace(NamedTuple):
 
 
 class ModelHead(NamedTuple):
-    """Place of a head in a model, with the same fields as rows of a survey."""
+    """The place of a head in a model, with the same fields as the rows of a survey."""
 
     layer: int
     module: str
@@ -49,11 +49,11 @@ class ModelHead(NamedTuple):
 
 
 Removed = Sequence[HeadPlace]
-"""Heads removed from one run."""
+"""The heads removed from one run."""
 
 
 Whole = Callable[[AttentionLayer], AttentionLayer]
-"""Completes a layer with the keys and values of the first tokens if a run left them out."""
+"""Adds to a layer the keys and values of the first tokens if a run left them out."""
 
 
 @runtime_checkable
@@ -61,13 +61,13 @@ class Change(Protocol):
     """A change of heads in a run of several copies of a text, each with different heads."""
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The changes of a call, for the heads chosen in each text."""
+        """Return the changes of a call, for the heads chosen in each text."""
         ...
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Replacement of removed heads.
+    """A replacement for removed heads.
 
     zero: nothing, as if the head's columns of W_O were zero. mean: its mean output over all tokens of the
     texts. sink: the value of the first key, as if it looked only there. swap: its output on another text.
@@ -81,7 +81,7 @@ class Removal:
     given: Mapping[int, Float[Tensor, "#text head query value_dim"]] = field(default_factory=dict)
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The changes of a call, for the heads removed in each text."""
+        """Return the changes of a call, for the heads removed in each text."""
         places = _places_in_texts(call, removed)
         if not places:
             return ()
@@ -114,7 +114,7 @@ class Removal:
 
 
 def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, int, int | None]]:
-    """For each text, the heads removed from a call, with the token or None for all."""
+    """For each text, return the heads removed from a call, each with its token, or None for all tokens."""
     return [
         (text, place.head, place.token)
         for text, each in enumerate(removed)
@@ -124,22 +124,23 @@ def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, i
 
 
 def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"]:
-    """The output of a layer, computed from its attention."""
+    """Return the output of a layer, computed from its attention."""
     assert isinstance(layer.attention, AttentionLayer)
     return attended(layer.attention)
 
 
 def attended(attention: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """pattern @ value."""
+    """Return pattern @ value."""
     output = attend(attention, Wanted(output=True)).output
     assert output is not None
     return output
 
 
 def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
-    """For each call, the mean output of every head over all tokens of texts, which are inputs of runs.
+    """Return, for each call, every head's mean output over all tokens of texts, which are inputs of runs.
 
-    After the calls of attention come the layers without a softmax, with the input of W_O from their heads.
+    The calls of attention are followed by the layers without a softmax, with the input of W_O from their
+    heads.
     """
     sums, linear_sums = list[Tensor](), list[Tensor]()
     counts: list[int] = []
@@ -164,14 +165,14 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
 
         with hearing_projected_heads(model, add_linear):
             run_model(model, inputs, add)
-    # Models with such layers have one stack, with the same tokens in all layers.
+    # Models with such layers have a single stack, with the same tokens in all layers.
     counts += counts[:1] * len(linear_sums)
     return [total / number for total, number in zip([*sums, *linear_sums], counts, strict=True)]
 
 
 @runtime_checkable
 class PlacedHead(Protocol):
-    """A head of a layer, in one of the stacks of a model."""
+    """A head of a layer, in one of a model's stacks."""
 
     @property
     def stack(self) -> str: ...
@@ -184,7 +185,7 @@ class PlacedHead(Protocol):
 
 
 def head_index(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
-    """The index of a named head. Raises UserError, at `key`, for a head that the model does not have.
+    """Return the index of a named head. Raises UserError, at `key`, for a head that the model does not have.
 
     linear:5:11 is a head without a softmax; if layers have both kinds of heads, 5:11 has a softmax.
     """
@@ -207,10 +208,10 @@ def head_index(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pre
 def heads_removed(
     names: Sequence[str], pretrained: Pretrained, *, runs_whole: bool = True, key: str = "ablate"
 ) -> Iterator[None]:
-    """Remove the named heads from this thread's runs of the model inside the block.
+    """Inside the block, remove the named heads from this thread's runs of the model.
 
-    Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a
-    head that the model does not have; in a run that may end early (not `runs_whole`), only if its layer ran.
+    Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a head
+    that the model does not have; in a run that may end early (not `runs_whole`), only if its layer ran.
     """
     if not names:
         yield
@@ -259,7 +260,10 @@ class _HeadsByName:
                 hooks.enter_context(layer.changed(1, partial(replaced_heads, places, None)))
 
     def layer_changes(self, layer: RunningLayer) -> Sequence[LayerChange]:
-        """The changes that remove a layer's heads. Raises UserError for a head missing in the layer."""
+        """Return the changes that remove a layer's heads.
+
+        Raises UserError for a head that the layer does not have.
+        """
         num_heads = layer.attention.num_heads
         self.num_heads.setdefault(layer.stack, {})[layer.layer] = num_heads
         removed = {
@@ -278,7 +282,7 @@ class _HeadsByName:
         return (LayerChange("gated", lambda layer: torch.zeros_like(layer.part("gated")[:, heads]), heads),)
 
     def check_all_met(self) -> None:
-        """Raise UserError for a head of a layer that the model does not have."""
+        """Raise UserError for a head in a layer that the model does not have."""
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
@@ -288,7 +292,7 @@ class _HeadsByName:
 
 
 def _linear_layers(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[int]]:
-    """The layers without a softmax, from a run on a few tokens, and the numbers of layers that attend."""
+    """Return the layers without a softmax, from a run on a few tokens, and the layer numbers that attend."""
     attending: set[int] = set()
 
     def note(layer: CapturedLayer) -> Tensor:
@@ -305,6 +309,6 @@ FEW_TOKENS = 3
 
 
 def few_tokens(pretrained: Pretrained) -> Reading:
-    """The first tokens of the vocabulary, since a model's capabilities show on any tokens."""
+    """Return the first tokens of the vocabulary, since any tokens reveal what a model is capable of."""
     ids = torch.arange(FEW_TOKENS)
     return Reading(ModelText(pretrained.labels(ids.tolist()), ids))

@@ -1,4 +1,4 @@
-"""The run of a text with all heads of a model, and batches of its runs without some of them."""
+"""The run of a text with all heads of a model, and batches of its runs that leave out some heads."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -27,40 +27,40 @@ from attncli.models.removal import Change, Removal, Removed, attended, output_of
 from attncli.models.stored import blocks_of
 
 LOGIT_BYTES = 2**28
-"""Most bytes of logits per batch of runs: a larger batch gains nothing."""
+"""The most bytes of logits per batch of runs: a larger batch gains nothing."""
 MAX_ROWS = 2**13
-"""Tokens in texts that run together: matrix products with more rows gain nothing."""
+"""The most tokens in texts that run together: matrix products with more rows gain nothing."""
 CHECKED_TOKENS = 16
-"""Number of last tokens on which a run that begins later is compared with the whole run."""
+"""The number of final tokens on which a run that begins later is compared with the whole run."""
 AGREES = 1e-4
-"""Largest difference of outputs, relative to the largest output: rounding of float32 is below it."""
+"""Largest difference allowed between outputs, relative to the largest output: above float32's rounding."""
 FLOAT_BYTES = 4
 LOGIT_WORK = 500
-"""Cost of comparing a logit with another, in multiplications."""
+"""The cost of comparing a logit with another, in multiplications."""
 LOGIT_COPIES = 4
-"""Arrays of a text's size: its logits, their log-probabilities, and those that they are compared with."""
+"""Arrays as large as a text's logits: the logits, their log-probabilities, and those to compare with."""
 
 
 class FirstTokens(NamedTuple):
-    """Keys and values of a text's first tokens in one call of a layer; visibility of the whole text."""
+    """Keys and values of a text's first tokens in one call of a layer, and the whole text's visibility."""
 
     key: Float[Tensor, "1 kv_head key dim"]
     value: Float[Tensor, "1 kv_head key value_dim"]
     visibility: Visibility
 
     def first(self, count: int) -> "FirstTokens":
-        """The same for fewer tokens, with no more memory than they need."""
+        """Return the same for fewer tokens, using no more memory than they need."""
         key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
         return FirstTokens(key, value, self.visibility)
 
 
 class RemovalRuns:
-    """The run of a text with all heads, and its runs without some of them, each a row of a batch.
+    """The run of a text with all heads, and its runs without some of them, each as a row of a batch.
 
     `output` is the model's output: logits at the predicted places, or the last vectors of a model without a
-    head. If the first tokens are the same in all runs, runs begin at the token `start` and take earlier keys
-    and values, the `starts` of each call, from the whole run; `start` is 0 if a model does not support this.
-    With `with_linear`, layers without a softmax count as calls, too, numbered after those of attention:
+    head. If the first tokens are the same in all runs, runs begin at the token `start` and take the earlier
+    keys and values (`starts`, for each call) from the whole run; `start` is 0 if a model does not support
+    this. With `with_linear`, layers without a softmax also count as calls, numbered after those of attention:
     `linear`, and the inputs of W_O from their heads, `linear_reads`.
     """
 
@@ -87,7 +87,7 @@ class RemovalRuns:
         self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
         self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
-        # If later runs leave out most tokens, only the blocks' outputs for the remaining ones are stored.
+        # If later runs skip most tokens, only the block outputs for the remaining tokens are stored.
         is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
@@ -116,7 +116,7 @@ class RemovalRuns:
                 hooks.enter_context(hearing_projected_heads(self.model, take_linear))
             self.output = self._run(self.inputs, taken)[0]
         self.num_softmax = len(self._block_of_call)
-        """Number of calls of attention, which come before those of layers without a softmax."""
+        """The number of attention calls, which come before the calls of layers without a softmax."""
         self._block_of_call += linear_blocks
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
@@ -126,10 +126,10 @@ class RemovalRuns:
         self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
 
     def _begin_after(self, start: int) -> None:
-        """Leave the first tokens out of later runs, if that gives the same as the whole run.
+        """Skip the first tokens in later runs if that gives the same results as the whole run.
 
-        Tested on the last tokens, which read the keys and values of all others: anything else that a model
-        carries from token to token (a state, a convolution) would be missing.
+        This is tested on the last tokens, which read the keys and values of all others: anything else that a
+        model carries from token to token (a state, a convolution) would be missing.
         """
         starts, blocks = self.starts, self._blocks
         outputs = blocks.outputs
@@ -162,11 +162,11 @@ class RemovalRuns:
 
     @property
     def num_same(self) -> int:
-        """Number of places that are left out of the runs."""
+        """The number of places that the runs skip."""
         return int((self.reading.places < self.start).sum())
 
     def _refuse_what_does_not_fit(self) -> None:
-        """Raise UserError if the blocks' outputs and the logits do not fit into memory."""
+        """Raise UserError if the block outputs and the logits do not fit in memory."""
         config = self.model.config.get_text_config()
         rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
         layers = self.pretrained.num_layers * (2 if "decoder_input_ids" in self.inputs else 1)
@@ -177,30 +177,30 @@ class RemovalRuns:
         refuse_bytes(self.key, needed, "fewer tokens")
 
     def _begins_well(self, first_call: int | None = None) -> bool:
-        """True if runs that begin at the last block, or at that call, match the whole run's last places."""
+        """Return True if runs that begin at the last block, or at that call, match the whole run's end."""
         first_call = self.num_softmax - 1 if first_call is None else first_call
         again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
         output = self.output[-again.shape[1] :]
         return bool((again - output).abs().max() <= AGREES * output.abs().max())
 
     def block_of(self, call: int) -> int:
-        """The first block that must run again without a head of this call."""
+        """Return the first block that must run again without a head of this call."""
         block = self._block_of_call[call]
         return block if self._can_begin_later and block is not None else 0
 
     def first_block(self, removed: Removed) -> int:
-        """The first block that must run again without these heads."""
+        """Return the first block that must run again without these heads."""
         return min(self.block_of(place.call) for place in removed)
 
     def work_without(self, removed: Removed) -> float:
-        """Approximate cost of a run without these heads, predictions included, in multiplications."""
+        """Estimate the cost of a run without these heads, predictions included, in multiplications."""
         num_blocks = max(1, len(self._blocks.calls))
         first = self.first_block(removed) if removed else 0
         share = (num_blocks - first) / num_blocks
         return run_work(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
 
     def num_together(self) -> int:
-        """Number of runs per batch."""
+        """The number of runs per batch."""
         is_processed = self.reading.inputs is not None
         num_tokens = (
             self.reading.counts[0] if is_processed else self.inputs["input_ids"].shape[1] - self.start
@@ -220,9 +220,10 @@ class RemovalRuns:
         *,
         most_places: int | None = None,
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output with each of these sets of heads changed, as one batch from the first changed block on.
+        """Return the output with each of these sets of heads changed, in one batch.
 
-        With `most_places`, only predictions at that many last places.
+        The batch runs from the first changed block on. With `most_places`, the predictions are only those at
+        that many last places.
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
 
@@ -249,9 +250,9 @@ class RemovalRuns:
     def output_on(
         self, call: int, streams: Float[Tensor, "copy token embed"]
     ) -> Float[Tensor, "copy head query value_dim"]:
-        """The outputs of the heads of a call if their block reads these vectors.
+        """Return the head outputs of a call if its block reads these vectors.
 
-        Raises UserError for a model whose blocks pass anything else to later ones.
+        Raises UserError for a model whose blocks pass anything else on to later ones.
         """
         if not self._can_begin_later:
             raise UserError(f"into: {self.pretrained.name} cannot start running at a later block")
@@ -266,13 +267,13 @@ class RemovalRuns:
         return outputs[0]
 
     def _copies(self, count: int) -> dict[str, Tensor]:
-        """Inputs of the model for a batch of `count` runs."""
+        """Return the model's inputs for a batch of `count` runs."""
         if isinstance(self.inputs, ProcessedInputs):
             return self.inputs.copies(count)
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
     def _whole(self, attention: AttentionLayer, call: int) -> AttentionLayer:
-        """A layer completed with the keys and values of the first tokens, which it did not read."""
+        """Complete a layer with the keys and values of the first tokens, which it did not read."""
         if not self.start:
             return attention
         before, num_copies = self.starts[call], len(attention.query)
@@ -299,7 +300,7 @@ class RemovalRuns:
 
 
 def _nothing_more(_layer: CapturedLayer) -> None:
-    """Consume nothing: a run without changes only needs the output of its attention."""
+    """Consume nothing, since a run without changes only needs the output of its attention."""
 
 
 def run_work(
@@ -309,9 +310,9 @@ def run_work(
     num_places: int | None = None,
     share: float = 1.0,
 ) -> float:
-    """Approximate cost of a run of a text from the token `start` on, in multiplications.
+    """Estimate the cost of a run of a text from the token `start` on, in multiplications.
 
-    It covers that share of its blocks, and predictions at `num_places` places, by default all.
+    It covers that share of the blocks, and the predictions at `num_places` places, by default at all.
     """
     config, num_tokens = pretrained.whole.config.get_text_config(), max(reading.counts)
     stacks = blocks_of(pretrained.whole, in_memory=True)
@@ -323,7 +324,7 @@ def run_work(
 
 
 def runs_together(run: RemovalRuns, removed: Sequence[Removed]) -> Iterator[list[int]]:
-    """The indices of runs that begin at the same block and form a batch."""
+    """Return the indices of runs that begin at the same block and form a batch."""
 
     def block(index: int) -> int:
         return run.first_block(removed[index])

@@ -1,6 +1,7 @@
 """Replay of a given answer (teacher forcing): where the model looks, and how likely the answer is.
 
-Prompts that begin alike share a cache, if the model's cache may be cut; many of them are read together.
+Prompts that begin alike share a cache, if the model's cache may be cut; when there are many, they are read
+together.
 """
 
 import inspect
@@ -34,16 +35,19 @@ from attncli.models.writing import (
 )
 
 BYTES_PER_LOGIT = 12
-"""An answer's logits in float32 and some of its log-probabilities in float64."""
+"""Bytes of an answer's logits in float32 and some of its log-probabilities in float64."""
 LEAST_PACKED = 8
-"""Fewest prompts that are read together. One of them is also read alone, and the results compared."""
+"""The fewest prompts that are read together.
+
+One of them is also read alone, and the two results are compared.
+"""
 SAME_NATS = 1e-3
-"""Largest difference between the two, per token of the answer: far above rounding."""
+"""Largest difference allowed between the two, per token of the answer: far above rounding."""
 POSITIONS = "position_ids"
 
 
 class Replay:
-    """A model that reads a prompt followed by an answer; with an encoder, the prompt goes there.
+    """A model that reads a prompt followed by an answer; with an encoder, the prompt goes to that.
 
     The cache of the target comes from `whole_cache`. Raises UserError for a model that cannot generate, and
     MemoryError if memory runs out.
@@ -72,7 +76,7 @@ class Replay:
 
     @property
     def shares_prompts(self) -> bool:
-        """True if prompts that begin alike share their cache."""
+        """True if prompts that begin alike share a cache."""
         return self._empty is not None
 
     @property
@@ -81,27 +85,27 @@ class Replay:
         return bool(self._read)
 
     def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
-        """The attention of the queries that chose the answer's tokens, and each token's log-probability."""
+        """Return the attention of the queries that chose the answer's tokens, and their log-probabilities."""
         rows = LastRows(self.is_pair, len(self.answer))
         log_probabilities = self._log_probabilities(self.prompt, rows, "whole")
         kind = "cross" if self.is_pair else "self"
         return [layer for layer in rows.layers if layer.kind == kind], log_probabilities
 
     def log_probabilities(self, prompt: Int[Tensor, " token"]) -> Float[Tensor, " new"]:
-        """ln p of each token of the answer after another prompt, in float64."""
+        """Return ln p of each token of the answer after another prompt, in float64."""
         return self._log_probabilities(prompt, LastRows(self.is_pair), "last")
 
     def each_log_probabilities(self, prompts: Sequence[Tensor]) -> Iterator[Float[Tensor, " new"]]:
-        """Log-probabilities after each of several prompts (token) in turn.
+        """Yield the log-probabilities after each of several prompts (token) in turn.
 
-        Neighbouring prompts share their common beginning; many are read together if that gives the same
-        result as reading one of them alone.
+        Neighbouring prompts share their common beginning; if there are many, they are read together, provided
+        that this gives the same result as reading one of them alone.
         """
         texts = [_placed(self._ids(prompt)) for prompt in prompts]
         return self._each(texts, lambda number: self.log_probabilities(prompts[number]))
 
     def each_hiding(self, hidden: Bool[Tensor, "run token"]) -> Iterator[Float[Tensor, " new"]]:
-        """Log-probabilities after the prompt with some tokens hidden from all others."""
+        """Yield the log-probabilities after the prompt with some tokens hidden from all others."""
         seen = torch.nn.functional.pad(~hidden, (0, len(self.answer) - 1), value=True)
         whole = _placed(self._ids(self.prompt))
         texts = [] if self.is_pair else [whole[:, visible] for visible in seen]
@@ -110,7 +114,7 @@ class Replay:
     def _each(
         self, texts: Sequence[Tensor], alone: Callable[[int], Tensor], num_texts: int | None = None
     ) -> Iterator[Float[Tensor, " new"]]:
-        """Results for texts (2, token), computed together or one by one."""
+        """Yield the results for texts (2, token), computed together or one by one."""
         num_texts = len(texts) if num_texts is None else num_texts
         longest = max((text.shape[1] for text in texts), default=0)
         may_pack = self._may_pack and "whole" in self._read
@@ -132,7 +136,7 @@ class Replay:
 
     @torch.no_grad()
     def _packed(self, texts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """The log-probabilities of some texts at a time, until a layer has an unsupported rule."""
+        """Yield the log-probabilities of some texts at a time, until a layer has an unsupported rule."""
         ids, cache = self._read["whole"]
         count = len(self.answer)
         for pack in packs(_placed(ids), texts, [text.shape[1] - count for text in texts]):
@@ -155,7 +159,7 @@ class Replay:
         return -token_losses(logits, self.answer).cpu()
 
     def _pack_logits(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
-        """The logits at columns of a pack, whose keys join the cache; None for an unsupported rule."""
+        """Return the logits at columns of a pack, whose keys join the cache; None for an unsupported rule."""
         attention, numbering = PackedAttention(pack, self.model), Numbering(False, None)
         device, count, before = self.model.device, len(self.answer), pack.num_before
         chosen = torch.cat([columns[-count:] for columns in pack.texts])
@@ -173,11 +177,11 @@ class Replay:
         return lambda columns: logits[torch.searchsorted(chosen, columns)]
 
     def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
-        """Input of a decoder that chooses the answer: everything but the answer's last token."""
+        """Return the input of a decoder that chooses the answer: everything but the answer's last token."""
         return torch.cat([prompt, self.answer[:-1]])
 
     def _inputs(self, prompt: Int[Tensor, " token"]) -> dict[str, Tensor]:
-        """Input of a model without a cache, read at once."""
+        """Return the input of a model without a cache, which is read at once."""
         device = self.model.device
         if not self.is_pair:
             return {"input_ids": self._ids(prompt).unsqueeze(0).to(device)}
@@ -199,7 +203,7 @@ class Replay:
         return -token_losses(logits, self.answer).cpu()
 
     def _continued(self, prompt: Int[Tensor, " token"], name: str) -> Float[Tensor, "new vocabulary"]:
-        """The logits of the answer; the beginning shared with an earlier prompt is not read again."""
+        """Return the logits of the answer without reading again what is shared with an earlier prompt."""
         assert self._empty is not None
         ids, count = self._ids(prompt), len(self.answer)
         shared, cache = 0, copy(self._empty)
@@ -237,12 +241,12 @@ class Replay:
 
 
 def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:
-    """Tokens and their positions, as two rows."""
+    """Return tokens and their positions, as two rows."""
     return torch.stack([ids, torch.arange(len(ids))])
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """The first tokens of a cache, which does not change: appended tokens go into new tensors."""
+    """Return the first tokens of a cache, which is not changed: appended tokens go into new tensors."""
     cut = copy(cache)
     cut.layers = [copy(layer) for layer in cache.layers]
     for layer in cut.layers:
@@ -254,7 +258,7 @@ def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
 
 
 def with_queries(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
-    """A layer with some of its queries; in self-attention without keys after the last of them."""
+    """Return a layer with some of its queries; in self-attention, without keys after the last of them."""
     attention, is_self = layer.attention, layer.kind == "self"
     if isinstance(attention, AttentionLayer):
         return replace(layer, attention=query_rows(attention, first, stop, is_self=is_self))
@@ -265,6 +269,6 @@ def with_queries(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
 
 
 def token_rows(layers: Sequence[CapturedLayer], num_tokens: int) -> Iterator[list[CapturedLayer]]:
-    """The layers with the one query that chose a token, for each token of the answer."""
+    """Yield, for each token of the answer, the layers with only the query that chose the token."""
     for place in range(num_tokens):
         yield [with_queries(layer, place, place + 1) for layer in layers]

@@ -16,23 +16,23 @@ RowsToRows = Callable[[Tensor], Tensor]
 
 
 class _Stopped(BaseException):
-    """Ends a run that is no longer needed; not an error that a model's caller would catch."""
+    """Ends a run that is no longer needed; it is not an error that the code calling a model would catch."""
 
 
 class _Product:
-    """A product that a run waits for: its rows (..., dim), its weights, and the function that computes it."""
+    """A product for which a run waits: its rows (..., dim), its weights, and the function to compute it."""
 
     def __init__(self, rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> None:
         self.rows, self.weights, self.compute = rows, weights, compute
         self.result: Tensor | None = None
 
     def alike(self) -> tuple[object, ...]:
-        """Key that products share if they can be computed as one product of more rows."""
+        """The key that products share if they can be computed as one product of more rows."""
         return (*map(id, self.weights), self.rows.shape[-1], self.rows.dtype, self.rows.device)
 
 
 class ThreadedRun(Generic[RunResult]):
-    """A run in a separate thread, which runs on request until it waits for the others."""
+    """A run in a separate thread, which proceeds on request until it waits for the others."""
 
     def __init__(self, work: Callable[[], RunResult], *, shares_products: bool) -> None:
         self.error: BaseException | None = None
@@ -53,7 +53,7 @@ class ThreadedRun(Generic[RunResult]):
                     self.given.append(work())
             except _Stopped:
                 pass
-            except BaseException as error:  # passed on to whoever waits for the run
+            except BaseException as error:  # it is passed on to whoever waits for the run
                 self.error = error
             self.has_ended = True
             self._paused.release()
@@ -62,21 +62,21 @@ class ThreadedRun(Generic[RunResult]):
         self._thread.start()
 
     def go_on(self) -> None:
-        """Continue the run until it waits again or ends. Raises its error if it failed."""
+        """Continue the run until it waits again or ends. Raises the run's error if it failed."""
         self._go.release()
         self._paused.acquire()
         if self.error is not None:
             raise self.error
 
     def wait(self) -> None:
-        """Wait for the other runs; called in the run's thread."""
+        """Wait for the other runs; this is called in the run's own thread."""
         self._paused.release()
         self._go.acquire()
         if self.is_stopped:
             raise _Stopped
 
     def wait_for(self, product: _Product) -> Tensor:
-        """Wait until the product is computed; called in the run's thread."""
+        """Wait until the product is computed; this is called in the run's own thread."""
         self.product = product
         try:
             self.wait()
@@ -86,7 +86,7 @@ class ThreadedRun(Generic[RunResult]):
         return product.result
 
     def stop(self) -> None:
-        """End the run, wherever it waits."""
+        """End the run, wherever it is waiting."""
         self.is_stopped, self.error = True, None
         while not self.has_ended:
             self._go.release()
@@ -101,7 +101,7 @@ _running: ContextVar[ThreadedRun[Any] | None] = ContextVar("running", default=No
 def side_by_side(
     works: Sequence[Callable[[], RunResult]], *, shares_products: bool
 ) -> Iterator[list[ThreadedRun[RunResult]]]:
-    """A run for each work; all have ended after the block."""
+    """Start a run for each task; all of them have ended after the block."""
     with ExitStack() as running:
         runs = []
         for work in works:
@@ -111,7 +111,10 @@ def side_by_side(
 
 
 def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
-    """Continue all runs until they wait for each other, or end. Raises the error of the first that fails."""
+    """Continue all runs until they wait for each other, or end.
+
+    Raises the error of the first run that fails.
+    """
     for run in runs:
         run.go_on()
     while asking := [run for run in runs if run.product is not None]:
@@ -121,7 +124,7 @@ def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
 
 
 def _compute(products: Sequence[_Product]) -> None:
-    """Compute each result, with one product for all that share weights."""
+    """Compute each result, with a single product for all those that share weights."""
     by_weights: dict[tuple[object, ...], list[_Product]] = {}
     for product in products:
         by_weights.setdefault(product.alike(), []).append(product)
@@ -134,17 +137,17 @@ def _compute(products: Sequence[_Product]) -> None:
 
 
 def wait_for_runs(*_inputs: object) -> None:
-    """A hook before a block: a run that is one of several waits there for the others."""
+    """A hook before a block: if a run is one of several, it waits there for the others."""
     run = _running.get()
     if run is not None:
         run.wait()
 
 
 def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
-    """The result of `compute` for rows (..., dim) with these weights, for all runs at once.
+    """Return the result of `compute` for rows (..., dim) with these weights, computed for all runs at once.
 
-    None in a single run, in one that must give the same bits as a single run, and if the computation is
-    observed: by gradients, autocast or a tensor subclass.
+    Return None in a single run, in a run that must give the same bits as a single one, and if the computation
+    is observed: by gradients, autocast or a tensor subclass.
     """
     run = _running.get()
     if run is None or not run.shares_products or type(rows) is not Tensor or rows.ndim < 2:
@@ -156,7 +159,7 @@ def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRo
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """Keep a run from waiting for the others inside the block, since it changes the model only for itself."""
+    """Keep a run from waiting for the others inside the block, since it changes the model for itself only."""
     token = _running.set(None)
     try:
         yield
@@ -165,7 +168,7 @@ def by_itself() -> Iterator[None]:
 
 
 def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook of a model that acts only in the run in which it was made, in any thread."""
+    """Return a hook that acts only in the run in which it was made, in any thread."""
     run, thread = _running.get(), get_ident()
 
     def called(*args: Any, **named: Any) -> Any:

@@ -1,9 +1,9 @@
 """Removal of sources: scores of a model that reads only some of its sources.
 
-The sources of an answer are deleted from the prompt, which moves all later tokens; or hidden from all other
-tokens (AT2: Cohen-Wang et al. 2025, 2504.13752), which keep their positions; or replaced by the mean
-embedding. The sources of an encoder are deleted from its text; around a masked word, masks replace them, as
-in its training.
+The sources of an answer are deleted from the prompt, which moves all later tokens; or they are hidden from
+all other tokens (AT2: Cohen-Wang et al. 2025, 2504.13752), which keep their positions; or they are replaced
+by the mean embedding. The sources of an encoder are deleted from its text; around a masked word, masks
+replace them, as in its training.
 """
 
 from abc import ABC, abstractmethod
@@ -24,13 +24,13 @@ from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sou
 from attncli.models.targets import Target
 
 KEEP_SHARE = 0.5
-"""Share of sources that are kept, as in ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
+"""The share of sources that are kept, as in ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
 MOST_TOKENS = 2**12
-"""Most tokens of texts that run together."""
+"""The most tokens in texts that run together."""
 
 InChunk = TypeVar("InChunk")
 BeforeEach = Callable[[Bool[Tensor, "run source"]], Iterator[None]]
-"""Iterated while the runs of some masks proceed, in order: once before each run."""
+"""Iterated while the runs of some masks proceed, in order, once before each run."""
 
 
 class SourceRemoval(ABC):
@@ -38,24 +38,24 @@ class SourceRemoval(ABC):
 
     @abstractmethod
     def measured(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
-        """The score with the sources of each mask: a log-probability, a logit or a cosine."""
+        """Return the score with the sources of each mask: a log-probability, a logit or a cosine."""
 
 
 class AnswerRemoval(SourceRemoval):
-    """The log-probability of an answer, for one way to remove sources from its prompt."""
+    """The log-probability of an answer, for one way of removing sources from its prompt."""
 
     def __init__(self, pretrained: Pretrained, reading: SourcedReading, replay: Replay) -> None:
         self.pretrained, self.reading, self.replay = pretrained, reading, replay
 
     @abstractmethod
     def log_probabilities(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, "run token"]:
-        """Log-probabilities of the answer's tokens with the sources of each mask."""
+        """Return the log-probabilities of the answer's tokens with the sources of each mask."""
 
     def measured(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
         return self.log_probabilities(masks).sum(dim=1)
 
     def _without_tokens(self, masks: Bool[Tensor, "run source"]) -> Bool[Tensor, "run token"]:
-        """For each mask, the prompt's tokens that belong to removed sources."""
+        """Return, for each mask, the prompt's tokens that belong to removed sources."""
         gone = torch.zeros(len(masks), len(self.reading.prompt.ids), dtype=torch.bool)
         for source, places in enumerate(self.reading.places):
             gone[:, list(places)] |= ~masks[:, source : source + 1]
@@ -63,7 +63,7 @@ class AnswerRemoval(SourceRemoval):
 
 
 class SourcesTakenOut(AnswerRemoval):
-    """Sources are deleted from the text of the prompt."""
+    """Deletes sources from the text of the prompt."""
 
     def log_probabilities(
         self, masks: Bool[Tensor, "run source"], before_each: BeforeEach | None = None
@@ -87,7 +87,7 @@ class SourcesTakenOut(AnswerRemoval):
 
 
 class SourcesHidden(AnswerRemoval):
-    """The tokens of sources are hidden from all others."""
+    """Hides the tokens of sources from all others."""
 
     def log_probabilities(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, "run token"]:
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
@@ -99,7 +99,7 @@ class SourcesHidden(AnswerRemoval):
 
 
 class SourcesAveraged(AnswerRemoval):
-    """The tokens of sources have the mean embedding of the vocabulary.
+    """Gives the tokens of sources the mean embedding of the vocabulary.
 
     Raises UserError for a model whose embeddings depend on more than the tokens.
     """
@@ -140,7 +140,7 @@ REMOVAL_WAYS: Mapping[str, type[AnswerRemoval]] = {
     "hidden": SourcesHidden,
     "mean": SourcesAveraged,
 }
-"""Ways to remove a source of an answer."""
+"""The ways to remove a source of an answer."""
 
 
 class EncoderRemoval(SourceRemoval):
@@ -166,7 +166,7 @@ class EncoderRemoval(SourceRemoval):
         return numbers
 
     def _without(self, mask: Sequence[bool]) -> tuple[list[int], list[int]]:
-        """The tokens of the text with some of its sources, and each token's text of a pair."""
+        """Return the tokens of the text with some of its sources, and each token's text in a pair."""
         pretrained, reading = self.pretrained, self.reading
         if self.output.kind == "word":
             ids = reading.text.ids.tolist()
@@ -180,13 +180,13 @@ class EncoderRemoval(SourceRemoval):
 
 
 def in_chunks(items: Sequence[InChunk], size: int) -> Iterator[Sequence[InChunk]]:
-    """The items in chunks of that size."""
+    """Split the items into chunks of that size."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "run source"]:
-    """Random masks, each with half of the sources on average."""
+    """Return random masks, each with half of the sources on average."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(num_runs, num_sources, generator=generator) < KEEP_SHARE
 
@@ -194,7 +194,7 @@ def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "r
 def losses_by_removal(
     pretrained: Pretrained, reading: SourcedReading, answer: Target
 ) -> dict[str, Float[Tensor, " source"]]:
-    """The loss of an answer's log-probability without each source, in nats, for each way to remove it.
+    """Return an answer's loss in log-probability without each source, in nats, for each way of removal.
 
     Raises UserError, and MemoryError if memory runs out.
     """

@@ -1,4 +1,4 @@
-"""Texts with sources: parts of a text, documents above a question, the turns of a chat."""
+"""Texts with sources: the parts of a text, documents above a question, or the turns of a chat."""
 
 import json
 import re
@@ -20,9 +20,9 @@ Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
 
 class Passage(NamedTuple):
-    """A range of characters of a text: its name, such as doc2, and its title.
+    """A range of characters of a text, its name, such as doc2, and its title.
 
-    `again` are its other places, if a chat template repeats it.
+    `again` holds its other places, if a chat template repeats it.
     """
 
     name: str
@@ -33,21 +33,22 @@ class Passage(NamedTuple):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All its places."""
+        """All its places in the text."""
         return Span(self.start, self.end), *self.again
 
     def moved_to(self, spans: Sequence[Span]) -> "Passage":
-        """The source at other places."""
+        """Return the source at other places."""
         return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
 
 @dataclass(frozen=True)
 class SourcedText:
-    """A text and its sources, in order. `is_whole`: it is in a chat template, which adds special tokens.
+    """A text and its sources, in order.
 
-    `apart` is a question that an encoder reads alone, or as the first text of a pair; `asking` is a question
-    at the end of the text, which does not count as a source. Blanks between two sources belong to the second;
-    any other text between them stays when sources are removed.
+    `is_whole` is True if it is in a chat template, which adds special tokens. `apart` is a question that an
+    encoder reads alone, or as the first text of a pair; `asking` is a question at the end of the text that
+    does not count as a source. Whitespace between two sources belongs to the second; any other text between
+    them stays when sources are removed.
     """
 
     text: str
@@ -61,7 +62,7 @@ class SourcedText:
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """The text with only some of its sources, without whitespace before the first one."""
+        """Return the text with only some of its sources, without whitespace before the first one."""
         places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
@@ -83,11 +84,11 @@ class SourcedText:
         return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
     def with_question_apart(self, question: str) -> "SourcedText":
-        """The text without the question below it, which is read separately."""
+        """Return the text without the question below it, which is read separately."""
         return replace(self, text=self.text.removesuffix(f"\n\n{question}"), apart=question)
 
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
-        """The text as a user's message, in the model's chat template."""
+        """Return the text as a user's message, in the model's chat template."""
         messages = [{"role": "user", "content": self.text}]
         parts = [span for source in self.sources for span in source.spans]
         placed = placed_chat(messages, pretrained, parts=[sorted(parts)])
@@ -116,7 +117,10 @@ ENDS: Mapping[Split, re.Pattern[str]] = {
 
 
 def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
-    """The characters of each part, without surrounding blanks. Sentences also end at the end of a line."""
+    """Return the characters of each part, without surrounding whitespace.
+
+    A sentence also ends at the end of a line.
+    """
     ends = {match.end() for match in ENDS[split].finditer(text)}
     if split == "sentence":
         ends |= {match.end() for match in LINE_END.finditer(text)}
@@ -127,9 +131,9 @@ def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
 
 
 def split_text(text: str, split: Split, *, question: str | None = None, key: str = "file") -> SourcedText:
-    """A text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
+    """Return a text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
 
-    Raises UserError, with `key` in the message, for a text without any.
+    Raises UserError, with `key` in the message, for a text without any of these.
     """
     spans = list(_spans(text, split))
     if not spans:
@@ -144,14 +148,15 @@ END = re.compile(r"[.!?\u2026][\"')\]\u2019\u201d]*$")
 ASKING: Sequence[Split] = ("sentence", "line", "paragraph")
 """Parts that may ask."""
 LEAST_SPLIT = 2
-"""Fewest sources of a text that may end in a question: a single source has no ranking."""
+"""The fewest sources of a text that may end in a question: a single source has no ranking."""
 
 
 def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedText:
-    """A text whose last parts do not count as sources if they ask: `In which city? Answer: Karl works in`.
+    """Return a text whose last parts do not count as sources if they ask something.
 
-    These parts are a last one that is unfinished after a finished one, or ends in a colon, and a question
-    before it. The text is unchanged if fewer than `least` sources would remain.
+    An example is `In which city? Answer: Karl works in`. These parts are a last part that is unfinished after
+    a finished one, or that ends in a colon, and a question before it. The text is unchanged if fewer than
+    `least` sources would remain.
     """
     ends = [match[0] if (match := END.search(text)) else "" for text in sourced.texts()]
     count, last = len(ends), sourced.texts()[-1]
@@ -169,7 +174,7 @@ def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedTex
 def with_documents(
     documents: Sequence[tuple[str, str]], question: str, split: Split | None = None
 ) -> SourcedText:
-    """Documents, each with its title, and a question below them; the sources are documents or their parts.
+    """Return documents, each with its title, and a question below; the sources are documents or their parts.
 
     Raises UserError for an empty document.
     """
@@ -197,9 +202,10 @@ def sourced_text(
     key: str = "sources",
     is_continued: bool = True,
 ) -> SourcedText:
-    """The sources in their prompt: parts of a text (sentences), documents, or a text with known sources.
+    """Return the sources in their prompt: parts of a text, documents, or a text with known sources.
 
-    A text that a model continues (`is_continued`), without a question below it, may end in a question.
+    The parts may be sentences. A text that a model continues (`is_continued`) may itself end in a question if
+    no question stands below it.
     """
     if isinstance(sources, SourcedText):
         return sources
@@ -215,7 +221,7 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
-    """A text with sources between `<source NAME>` and `</source>`, without these marks, or None.
+    """Return a text with sources between `<source NAME>` and `</source>`, without these marks, or None.
 
     Raises UserError, with `key` in the message, for a mark without its counterpart, and for an empty source.
     """
@@ -245,7 +251,7 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 
 
 def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
-    """A chat, as JSON, in the model's template: each message and each tool is a source.
+    """Return a chat, given as JSON, in the model's template, where each message and each tool is a source.
 
     The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`. Raises
     UserError, with `key` in the message, for any other text, and for messages that the template omits.
@@ -280,7 +286,7 @@ def _in_chat(spans: list[Span], pretrained: Pretrained, what: str) -> list[Span]
 
 
 def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
-    """The span of the tool's JSON if the template writes JSON around a span, else the span."""
+    """Return the span of the tool's JSON if the template writes JSON around a span, or else the span."""
     for written in _written(tool):
         start = whole.rfind(written, 0, span.start + len(written))
         if 0 <= start <= span.start and span.end <= start + len(written):
@@ -289,7 +295,10 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 
 
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and the tools of a chat as JSON. Raises UserError, with `key`, for anything else."""
+    """Return the messages and the tools of a chat from its JSON.
+
+    Raises UserError, with `key`, for anything else.
+    """
     try:
         parsed = parsed_json(text)
     except ValueError:
@@ -310,12 +319,12 @@ def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def is_chat(text: str) -> bool:
-    """True if a text looks like the JSON of a chat."""
+    """Return True if a text looks like the JSON of a chat."""
     return text.lstrip().startswith(("[", "{"))
 
 
 def _written(tool: Mapping[str, Any]) -> Iterator[str]:
-    """The JSON of a tool in every form that templates write: whole or only its function."""
+    """Return the JSON of a tool in every form that templates write: the whole tool or only its function."""
     for part in (tool, tool.get("function", tool)):
         for indent in (None, 2, 4):
             for is_ascii in (False, True):
@@ -324,7 +333,7 @@ def _written(tool: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcedReading(Reading):
-    """A reading with sources; `places` are the tokens of each source in its prompt."""
+    """A reading with sources; `places` holds the tokens of each source in its prompt."""
 
     sourced: SourcedText
     places: tuple[tuple[int, ...], ...] = field(default=())
@@ -338,10 +347,10 @@ class SourcedReading(Reading):
 def read_sourced(
     pretrained: Pretrained, sourced: SourcedText, *, num_new: int = 0, key: str = "file"
 ) -> SourcedReading:
-    """A text as a model reads it; in its sources the names of special tokens are ordinary text.
+    """Return a text as a model reads it; in its sources, the names of special tokens are ordinary text.
 
     Raises UserError, with `key` in the message, if the text and `num_new` new tokens are longer than the
-    model reads.
+    model can read.
     """
     if not pretrained.tokenizer.is_fast:
         message = "does not report the characters of a token, which sources require"
@@ -373,7 +382,7 @@ def read_sourced(
 
 
 class EncodedPair(NamedTuple):
-    """The tokens of two texts, the characters of the second, and the text that each token belongs to."""
+    """The tokens of two texts, the characters of the second, and the text to which each token belongs."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
@@ -381,7 +390,7 @@ class EncodedPair(NamedTuple):
 
 
 def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
-    """The question, then the text with the sources, as a pair; names of special tokens are ordinary text."""
+    """Return the question and the text with sources as a pair; names of special tokens are ordinary text."""
     read = pretrained.encoded(
         sourced.apart or "",
         text_pair=sourced.text,
@@ -397,7 +406,10 @@ def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
 
 
 def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of a text and their characters. A special token's name in a source is ordinary text."""
+    """Return the tokens of a text and their characters.
+
+    A special token's name in a source is ordinary text.
+    """
     if sourced.apart is not None and pretrained.classifier is not None:
         pair = encoded_pair(pretrained, sourced)
         return pair.ids, pair.spans
@@ -419,7 +431,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
         return read["input_ids"], read["offset_mapping"]
-    # Pieces between actual special tokens; inside a piece, their names are text.
+    # The pieces lie between actual special tokens; inside a piece, the names of such tokens are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
     for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()
@@ -442,7 +454,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
 
 
 class SourcePrompt(NamedTuple):
-    """A question and a text with sources, or only such a text; optionally an answer and a right source."""
+    """A question and a text with sources, or only such a text; optionally, an answer and the right source."""
 
     name: str
     sentence: str
@@ -452,7 +464,7 @@ class SourcePrompt(NamedTuple):
 
     @property
     def question(self) -> str | None:
-        """The question; None if `sentence` itself has the sources."""
+        """The question, or None if `sentence` itself has the sources."""
         return None if self.context is None else self.sentence
 
     @property
@@ -470,7 +482,7 @@ class SourcePromptFile(LineFile):
         super().__init__(name, f"{key}: {name}")
 
     def prompts(self) -> list[SourcePrompt]:
-        """All prompts. Raises UserError with the invalid lines, and without any prompt."""
+        """Return all prompts. Raises UserError with the invalid lines, and if there is no prompt."""
         prompts: list[SourcePrompt] = []
 
         def take(number: int, data: bytes) -> None:
