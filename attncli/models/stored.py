@@ -1,4 +1,4 @@
-"""Weights that stay in their files: read, and widened, when they are used.
+"""Weights that stay in their files, and are read and widened when they are used.
 
 Only the header of a file is read in advance; it describes everything that a model needs.
 """
@@ -41,13 +41,13 @@ from attncli.models.side_by_side import product_for_all
 from attncli.models.weight_headers import ARCHITECTURE, ROPE_TENSORS, gguf_header
 
 SMALL_NUMBERS = 2**18
-"""Weights with fewer numbers are read when the model is loaded: norms, biases, small tables."""
+"""Weights with fewer numbers are read when the model is loaded: norms, biases, and small tables."""
 FEW_ROWS = 32
-"""Vectors per product up to which torch's threads spend more time waiting for each other than working."""
+"""The number of vectors in a product up to which torch's threads spend more time waiting than working."""
 JOBS_PER_THREAD = 4
 """Parts of a weight per thread from which threads hardly wait for each other; below, torch's threads work."""
 TRIED_BYTES = 2**26
-"""Bytes read to estimate the time for reading everything."""
+"""The number of bytes that are read to estimate how long reading everything takes."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Made(NumberSource):
     def rows(self, start: int, stop: int) -> Tensor:
         parts = self.args[0] if self.args else ()
         axis = self.args[1] if len(self.args) > 1 else self.named.get("dim", 0)
-        # The experts of a layer are stored separately, and can be read separately.
+        # The experts of a layer are stored separately and can be read separately.
         if self.function is torch.stack and axis == 0:
             return torch.stack([_loaded(part) for part in parts[start:stop]])
         if self.function is torch.cat and axis not in (0, -len(self.shape)):
@@ -88,7 +88,7 @@ class Made(NumberSource):
 
 @dataclass(frozen=True)
 class WholeWeight:
-    """A weight that is read completely when the model is loaded."""
+    """A weight that is read as a whole when the model is loaded."""
 
     source: NumberSource
 
@@ -98,11 +98,11 @@ class WholeWeight:
 
 @dataclass
 class Use:
-    """Use of the weights of a model: their order, and which widened weights are kept in memory.
+    """How the weights of a model are used: in which order, and which widened weights are kept in memory.
 
-    Nothing is kept during the first run. Later runs keep everything if `keeps`, in the pages of the file,
-    which other processes share, if `maps`. While a model `is_loading`, operations on its weights are only
-    recorded.
+    Nothing is kept during the first run. Later runs keep everything if `keeps` is True, in the pages of the
+    file, which other processes share, if `maps` is. While `is_loading` is True, operations on the model's
+    weights are only recorded.
     """
 
     device: torch.device
@@ -138,7 +138,10 @@ class Use:
         return total, (time.monotonic() - begun) * total / max(1, read)
 
     def begin(self, weight: "Stored") -> bool:
-        """Start reading ahead from a weight that is about to be read. Returns True if it is to be kept."""
+        """Start reading ahead from a weight that is about to be read.
+
+        Returns True if the weight is to be kept.
+        """
         place = self._places.get(id(weight))
         if place is not None:
             self._read_ahead(place)
@@ -165,7 +168,7 @@ class Use:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep weights that are read inside the block, since they are used several times."""
+        """Keep the weights that are read inside the block, because they are used several times."""
         self._held = []
         try:
             yield
@@ -177,22 +180,22 @@ class Use:
 
 
 class Stored(Tensor):
-    """A weight that takes no memory: its numbers are read when it is used in a computation.
+    """A weight that takes no memory: its numbers are read when a computation uses them.
 
-    Its shape, dtype and device are known; everything else is computed with its numbers: a linear layer a few
-    rows at a time, a table only from the rows that are looked up.
+    Its shape, dtype and device are known; everything else is computed from its numbers: a linear layer a few
+    rows at a time, and a table only from the rows that are looked up.
     """
 
     source: NumberSource
     use: Use
     numbers: Tensor | None
-    """Its numbers, if they are kept in memory."""
+    """The numbers of the weight, if they are kept in memory."""
     num_uses: int
 
     @staticmethod
     def of(source: NumberSource, use: Use) -> "Stored":
-        """The weight with the numbers of a source."""
-        # All NaN, so that operations that bypass this class do not go unnoticed.
+        """Return the weight whose numbers come from a source."""
+        # The tensor is all NaN, so that operations that bypass this class do not go unnoticed.
         device = source.device if isinstance(source, Cast) else "cpu"
         filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
@@ -202,7 +205,7 @@ class Stored(Tensor):
         return stored
 
     def read(self) -> Tensor:
-        """All numbers."""
+        """Return all numbers."""
         if self.numbers is not None:
             return self.numbers
         if not self.use.begin(self):
@@ -215,12 +218,12 @@ class Stored(Tensor):
         return self.source.whole() if mapped is None else mapped
 
     def keep_if_wanted(self) -> None:
-        """Read the numbers now if they are to be kept. Called before they are used."""
+        """Read the numbers now, before they are used, if they are to be kept."""
         if self.numbers is None and self.use.begin(self):
             self.numbers = self._kept()
 
     def parts(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Its rows, some at a time, as (start, stop, numbers)."""
+        """Yield the rows, some at a time, as (start, stop, numbers)."""
         self.keep_if_wanted()
         if self.numbers is not None:
             yield 0, self.shape[0], self.numbers
@@ -258,7 +261,7 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
-        if func in (torch.equal, Tensor.equal):  # transformers compares weights before it ties them
+        if func in (torch.equal, Tensor.equal):  # transformers compares weights before tying them
             return _are_equal(*args)
         use = next(weight.use for weight in _tensors_in([args, keywords]) if isinstance(weight, Stored))
         if use.is_loading:
@@ -268,12 +271,12 @@ class Stored(Tensor):
         arguments, by_name = _changed([args, keywords], Stored.read)
         return func(*arguments, **by_name)
 
-    def __repr__(self) -> str:  # type: ignore[override]  # torch's has an argument for printed numbers
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's method has an argument for printed numbers
         return f"Stored({tuple(self.shape)}, {self.dtype})"
 
 
 NUMERIC_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-"""Properties computed from a tensor's numbers; all others only describe it."""
+"""Properties that are computed from a tensor's numbers; all other properties only describe it."""
 DESCRIBES = frozenset(
     {
         *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.element_size),
@@ -289,10 +292,10 @@ DESCRIBES = frozenset(
         *(torch.is_floating_point, torch.is_complex, torch.numel),
     }
 )
-"""Functions and attributes of a tensor that do not need its numbers."""
+"""Tensor functions and attributes that do not need the numbers."""
 DATA: Any = Tensor.data
 CHANGES = re.compile("[a-z].*[a-z]_")
-"""Matches names of functions that change a tensor."""
+"""Matches the names of functions that change a tensor."""
 SETTERS = frozenset({DATA.__set__, Tensor.__setitem__})
 SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.contiguous})
 """Functions that return the same numbers."""
@@ -308,7 +311,7 @@ def _again(weight: Stored) -> Stored:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """True if two weights have the same numbers; two weights at the same place are not read."""
+    """Return True if two weights have the same numbers; if both are at the same place, they are not read."""
     is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
     return is_one_place or torch.equal(_loaded(a), _loaded(b))
 
@@ -327,7 +330,7 @@ def _without_numbers(tensor: Tensor) -> Tensor:
 
 
 def _tensors_in(part: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists and dicts, in order."""
+    """Yield the tensors in nested lists and dicts, in order."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list | tuple):
@@ -350,7 +353,7 @@ def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
-    """The future outputs of a function, with their shapes, computed when their numbers are needed."""
+    """Return the future outputs of a function, with their shapes, computed when their numbers are needed."""
     if func is Tensor.__getitem__ and args[1] is Ellipsis:
         return args[0]
     if func is Tensor.to and len(args) == 1 and named.keys() <= {"device", "dtype"}:
@@ -366,7 +369,7 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b; the numbers of W are not kept but read again for the gradient of x."""
+    """x W^T + b; the numbers of W are not kept, but are read again for the gradient of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, holder: list[Stored], bias: Tensor | None) -> Tensor:
@@ -385,10 +388,10 @@ class _Linear(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
-    """x W^T + b, a few rows of W at a time; each number is rounded once, as for a weight in memory.
+    """Compute x W^T + b, a few rows of W at a time; each number is rounded once, as for a weight in memory.
 
-    For a large weight, one thread reads, widens and multiplies some rows while another does the same with the
-    next.
+    For a large weight, one thread reads, widens and multiplies some rows while another does the same for the
+    next rows.
     """
     weight.keep_if_wanted()
     if weight.numbers is not None:
@@ -419,7 +422,7 @@ def _multiplied_in_parts(x: Tensor, source: NumberSource, bias: Tensor | None) -
 def _rows_multiplied(
     x: Tensor, source: NumberSource, bias: Tensor | None, output: Tensor, start: int, stop: int
 ) -> None:
-    # Not into a slice (out=): for its strides, another kernel sums in another order.
+    # Not into a slice (out=), since another kernel, which sums in another order, handles its strides.
     bias_rows = None if bias is None else bias[start:stop]
     output[:, start:stop] = functional.linear(x, source.passing(start, stop), bias_rows)
 
@@ -463,7 +466,7 @@ def _embedding(
 
 
 def _item(tensor: Any, index: Any) -> Tensor | None:
-    """Some rows: one, a range, or a list of them."""
+    """Return some rows: one row, a range, or a list of rows."""
     if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
         return None
     num_rows = tensor.shape[0] if tensor.shape else 0
@@ -492,13 +495,13 @@ COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
 
 
 def unknown_types(folder: Path) -> set[str]:
-    """The types of weights in a folder that are not supported."""
+    """Return the types of weights in a folder that are not supported."""
     files = map(tensors_in, weight_files(folder))
     return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
 
 
 def folder_weights(folder: Path, use: Use | None) -> dict[str, Any]:
-    """The weights of a folder by their names in its files. Without `use`, they are read on access."""
+    """Return the weights of a folder by their names in its files. Without `use`, they are read on access."""
     weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
@@ -510,9 +513,9 @@ def folder_weights(folder: Path, use: Use | None) -> dict[str, Any]:
 def gguf_weights(
     path: Path, model: PreTrainedModel, settings: Mapping[str, Any], use: Use | None
 ) -> dict[str, Any]:
-    """The weights of a GGUF file by their names in transformers' model.
+    """Return the weights of a GGUF file by their names in the transformers model.
 
-    `settings` belong to transformers' config for the file. Without `use`, weights are read on access.
+    `settings` belong to the transformers config for the file. Without `use`, weights are read on access.
     """
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
@@ -539,7 +542,7 @@ def gguf_weights(
     unread: list[str] = []
     for name, about in header.tensors.items():
         source = InGguf(file, about)
-        # A dry run without numbers, to find the resulting weight. For experts, only one of them.
+        # A dry run without numbers, to find the resulting weight; of the experts, only one is run.
         nothing = np.broadcast_to(
             np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
         )
@@ -560,7 +563,7 @@ def gguf_weights(
 
 
 def gguf_numbers(path: Path, name: str) -> list[float]:
-    """The numbers of one small tensor of a GGUF file."""
+    """Return the numbers of one small tensor of a GGUF file."""
     numbers: list[float] = (
         InGguf(WeightFile(path), gguf_header(path).tensors[name]).whole().flatten().tolist()
     )
@@ -568,9 +571,9 @@ def gguf_numbers(path: Path, name: str) -> list[float]:
 
 
 class _Names:
-    """A stand-in for a model in transformers' search for weight names: only the model and its body.
+    """Stands in for a model when transformers searches for weight names: it is only the model and its body.
 
-    transformers would otherwise visit every part, and build the table of all names for each.
+    transformers would otherwise visit every part, and build the table of all names for each one.
     """
 
     def __init__(self, model: Any, *, is_body: bool = False) -> None:
@@ -578,11 +581,11 @@ class _Names:
         self._model, self._is_body = model, is_body
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The names of all weights."""
+        """Return the names of all weights."""
         return dict(self._model.state_dict())
 
     def named_children(self) -> list[tuple[str, "_Names"]]:
-        """Its body, if it has a head."""
+        """Yield its body, if it has a head."""
         body = self._model.base_model
         is_apart = body is not self._model and not self._is_body
         return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
@@ -609,15 +612,15 @@ def settled(model: PreTrainedModel, use: Use) -> None:
 
 
 def stored_use(model: nn.Module) -> Use | None:
-    """The `Use` of a model's weights if they stay in their files; None for a model in memory."""
+    """Return the `Use` of a model's weights if they stay in their files, or None for a model in memory."""
     return next((weight.use for weight in model.parameters() if isinstance(weight, Stored)), None)
 
 
 def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
-    """The stacks of blocks whose weights stay in their files; with `in_memory`, all stacks."""
+    """Return the stacks of blocks whose weights stay in their files, or all stacks with `in_memory`."""
     stacks: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
-        # The experts of a block do not count as blocks.
+        # A block's experts do not count as blocks.
         if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in stacks):
             continue
         if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
@@ -629,9 +632,10 @@ def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleLis
 def showing_blocks(
     model: nn.Module, show: Callable[[int, int], None], *, in_memory: bool = False
 ) -> Iterator[None]:
-    """Call `show` with the number of each block, from 1, and their total, before it runs, inside the block.
+    """Inside the block, call `show` with the number of each block, from 1, and their total before it runs.
 
-    Only for a model whose weights stay in their files, since its blocks take time; with `in_memory`, for any.
+    This applies only to a model whose weights stay in their files, since its blocks take time; with
+    `in_memory`, it applies to any.
     """
     blocks = [block for stack in blocks_of(model, in_memory=in_memory) for block in stack]
     with ExitStack() as hooks:
@@ -643,11 +647,11 @@ def showing_blocks(
 
 @contextmanager
 def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator[bool]:
-    """Shorten stacks to the blocks up to the first of each kind, inside the block.
+    """Inside the block, shorten stacks to the blocks up to the first one of each kind.
 
-    Only for a model whose weights stay in their files; with `in_memory`, for any. Blocks of a kind have
-    modules with equal settings and weights of equal shapes. Yields False if that is the whole model. The
-    caller restores parts and configs.
+    This applies only to a model whose weights stay in their files; with `in_memory`, to any model. Blocks of
+    a kind have modules with equal settings and weights of equal shapes. Yields False if that is the whole
+    model. The caller restores parts and configs.
     """
     is_shorter = False
     for stack in blocks_of(model, in_memory=in_memory):
@@ -664,11 +668,11 @@ def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator
 
 NUM_LAYERS = "num_hidden_layers"
 NUMBERING = re.compile(r"idx|index")
-"""Matches attributes with the number of a block."""
+"""Matches attributes that hold the number of a block."""
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
-    """A key that is equal for blocks with the same computation."""
+    """Return a key that is equal for blocks with the same computation."""
     traits: list[Any] = []
     for name, module in block.named_modules():
         shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]

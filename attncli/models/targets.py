@@ -1,4 +1,4 @@
-"""The tokens that a model's output is judged by: an answer, or one token compared with another."""
+"""The tokens by which a model's output is judged: an answer, or one token compared with another."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from attncli.models.pretrained import Pretrained
 class Target:
     """The tokens of an answer, after a text or at its mask.
 
-    `against` is the token that an answer of one token is compared with. `cache` is the model's cache of the
+    `against` is the token with which a one-token answer is compared. `cache` is the model's cache of the
     prompt if the model wrote the answer itself. `notes` say how the answer became tokens.
     """
 
@@ -24,11 +24,11 @@ class Target:
 
     @property
     def compared_ids(self) -> list[int]:
-        """The answer's tokens, then the token they are compared with."""
+        """The answer's tokens, followed by the token with which they are compared."""
         return self.ids if self.against is None else [*self.ids, self.against]
 
     def logit(self, logits: Float[Tensor, " vocabulary"]) -> float:
-        """The logit of the answer's first token, minus that of `against`."""
+        """Return the logit of the answer's first token, minus that of `against`."""
         return float(self._difference(logits[self.compared_ids]))
 
     def direction(self, unembedding: nn.Linear) -> tuple[Float[Tensor, " embed"], float]:
@@ -42,5 +42,5 @@ class Target:
 
 
 def token_text(pretrained: Pretrained, token: int) -> str:
-    """The text of a token; of a special token its name in the vocabulary."""
+    """Return the text of a token or, for a special token, its name in the vocabulary."""
     return pretrained.text_of([token]) or pretrained.labels([token])[0]

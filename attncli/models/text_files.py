@@ -1,4 +1,4 @@
-"""Files with a text in each line: lines are checked once, then read as needed; texts that run together."""
+"""Files with one text on each line: lines are checked once, then read as needed; texts that run together."""
 
 import csv
 import errno
@@ -30,7 +30,7 @@ from attncli.system.files import (
 )
 from attncli.system.plain_text import binary_kind, counted, parsed_json
 
-if TYPE_CHECKING:  # a plan counts texts without torch
+if TYPE_CHECKING:  # a plan counts texts without loading torch
     from attncli.models.pretrained import Reading
 
 MAX_LISTED_GROUPS = 10
@@ -46,14 +46,14 @@ class LineFile:
     """The lines of a file, in bounded memory; errors about the file begin with `place`.
 
     Standard input (`-`) and pipes are first copied to a temporary file, since they are read more than once.
-    Files named .jsonl, .ndjson or .json have JSON Lines, and so do pipes whose first line begins with {. Each
-    record of a .csv or .tsv file becomes such a line, without the cells of other columns.
+    Files named .jsonl, .ndjson or .json contain JSON Lines, and so do pipes whose first line begins with {.
+    Each record of a .csv or .tsv file becomes such a line, without the cells of other columns.
     """
 
     columns: Sequence[str] = ()
-    """Columns read from a CSV file, the text first; empty if CSV is not supported."""
+    """The columns read from a CSV file, the text first; empty if CSV is not supported."""
     needed: Sequence[str] = ()
-    """Columns that a CSV file must have; by default the text."""
+    """The columns that a CSV file must have; by default, the text."""
 
     def __init__(self, name: str, place: str) -> None:
         self.label = "<stdin>" if name == "-" else name
@@ -80,7 +80,7 @@ class LineFile:
             self._spool.close()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The nonblank lines with their numbers."""
+        """Yield the nonblank lines with their numbers."""
         with self._opened() as file:
             if self.is_csv:
                 yield from self._records(file)
@@ -90,7 +90,10 @@ class LineFile:
                     yield number, stripped
 
     def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number. Raises UserError for endless lines, as in a file without newlines."""
+        """Yield every line with its number.
+
+        Raises UserError for endless lines, as in a file without newlines.
+        """
         for number in count(1):
             try:
                 line = next_line(file)
@@ -101,7 +104,10 @@ class LineFile:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Each record of a CSV file as JSON, with its last line number. Raises UserError for a bad record."""
+        """Yield each record of a CSV file as JSON, with its last line number.
+
+        Raises UserError for a bad record.
+        """
         with closing(self._csv_rows(file)) as rows:
             columns = _with_usual_name(next(rows, (1, []))[1], self.columns)
             for name in self.columns:
@@ -131,7 +137,7 @@ class LineFile:
         """
         first_line = 1
         with _decoded(file) as text:
-            csv.field_size_limit(MAX_CELL)  # for the whole process; the default is 128 KiB
+            csv.field_size_limit(MAX_CELL)  # it applies to the whole process; the default is 128 KiB
             reader = csv.reader(self._csv_lines(text), delimiter=self._delimiter, strict=True)
             try:
                 for cells in reader:
@@ -156,7 +162,7 @@ class LineFile:
         raise UserError(f"{self.label}:{number}: is not valid CSV: {reason}")
 
     def _unclosed_line(self, first_line: int) -> int:
-        """The line of the unclosed quote, in the record that begins on `first_line`."""
+        """Return the line of the unclosed quote in the record that begins on `first_line`."""
         with self._opened() as file, _decoded(file) as text:
             lines = islice(self._csv_lines(text), first_line - 1, None)
             reader = csv.reader(lines, delimiter=self._delimiter)
@@ -169,12 +175,12 @@ class LineFile:
         return DELIMITERS.get(self._path.suffix.lower(), ",")
 
     def header(self) -> list[str]:
-        """Column names of a CSV file."""
+        """The column names of a CSV file."""
         with self._opened() as file, closing(self._csv_rows(file)) as rows:
             return next(rows, (1, []))[1]
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
-        """Every unmodified line. Raises UserError for one longer than a cell may be."""
+        """Yield every line, unmodified. Raises UserError for one that is longer than a cell may be."""
         for number in count(1):
             line = text.readline(MAX_CELL + 1)
             if len(line) > MAX_CELL:
@@ -196,10 +202,10 @@ class LineFile:
     def fields(
         self, number: int, data: bytes, texts: Sequence[str], names: Sequence[str]
     ) -> dict[str, str | None]:
-        """Fields of a line; unless the file is JSON Lines, the line is the first of `texts`.
+        """Return the fields of a line; unless the file is JSON Lines, the line is the first of `texts`.
 
         Each of `texts` may be an object with token ids, which becomes TokenIds; for the first text, the line
-        itself may have them. Names may be whole numbers, which become text. Raises UserError with the line
+        itself may have them. Names may be whole numbers, which become strings. Raises UserError with the line
         number for other values.
         """
         where = f"{self.label}:{number}"
@@ -226,7 +232,10 @@ class LineFile:
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Pass every line to `check`. Raises UserError with each error once, and its number of lines."""
+        """Pass every line to `check`.
+
+        Raises UserError with each error once, and the number of lines that have it.
+        """
         first, counts = dict[str, str](), Counter[str]()
         for number, data in self.lines():
             if number == 1 and (kind := binary_kind(data)) is not None:
@@ -248,7 +257,7 @@ class LineFile:
 
 @contextmanager
 def _decoded(file: IO[bytes]) -> Iterator[TextIOWrapper]:
-    """The text of a file that stays open, since a copied file is read more than once."""
+    """Open a file as text and keep it open, since a copied file is read more than once."""
     text = TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         yield text
@@ -270,11 +279,11 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     return spool
 
 
-ALTERNATIVE_NAMES = {"text": "sentence", "sentence": "text"}  # so that one file works for every command
+ALTERNATIVE_NAMES = {"text": "sentence", "sentence": "text"}  # this lets one file work for every command
 
 
 def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """The names of fields, with the alternative name of the first expected field replaced."""
+    """Return the names of fields, with the alternative name of the first expected field replaced."""
     names_read, first = [*names], known[0]
     alternative = (
         None if first in names_read or ALTERNATIVE_NAMES.get(first) in known else ALTERNATIVE_NAMES.get(first)
@@ -283,7 +292,7 @@ def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
 
 
 def _with_token_ids(record: Any, texts: Sequence[str]) -> Iterator[str]:
-    """Replace each text that is given by ids with TokenIds; yields errors."""
+    """Replace each text that is given as ids with TokenIds, and yield errors."""
     if not isinstance(record, dict):
         return
     if IDS in record and IDS not in texts:
@@ -334,7 +343,7 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` come from the file, if present.
+    """One of many texts; `id`, `group`, `context` and `answer` come from the file, if it has them.
 
     `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is the file that a line
     names, if any.
@@ -358,13 +367,13 @@ class TextLine(NamedTuple):
 
 
 class KindOfFile(NamedTuple):
-    """Name of a kind of file that is read whole, and its suffixes."""
+    """The name of a kind of file that is read as a whole, and its suffixes."""
 
     name: str
     suffixes: tuple[str, ...]
 
     def is_one(self, file: Path) -> bool:
-        """True if the file exists and has one of the suffixes."""
+        """Return True if the file exists and has one of the suffixes."""
         return file.suffix.lower() in self.suffixes and file.is_file()
 
 
@@ -373,9 +382,9 @@ FILE_KINDS = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in re
 
 
 class FileList(LineFile):
-    """The names of files in a file, one per line, relative to its folder. The text of each is its name.
+    """A file with the names of other files, one per line, relative to its folder.
 
-    `key` is the setting for their kind.
+    The text of each of them is its name. `key` is the setting for their kind.
     """
 
     def __init__(self, name: str, place: str, key: str) -> None:
@@ -384,11 +393,14 @@ class FileList(LineFile):
         self.folder = Path() if name == "-" else self._path.parent
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every file with its line number. Raises UserError for a line that does not name a file."""
+        """Yield every file with its line number. Raises UserError for a line that does not name a file."""
         return ((number, self.named(number, data)) for number, data in self.lines())
 
     def count(self) -> int:
-        """Number of files. Raises UserError with the lines that do not name a file, and for an empty list."""
+        """Return the number of files.
+
+        Raises UserError with the lines that do not name a file, and for an empty list.
+        """
         names: list[TextLine] = []
         self.check_lines(lambda number, data: names.append(self.named(number, data)))
         if not names:
@@ -396,7 +408,7 @@ class FileList(LineFile):
         return len(names)
 
     def named(self, number: int, data: bytes) -> TextLine:
-        """The file that a line names. Raises UserError if it does not exist."""
+        """Return the file that a line names. Raises UserError if it does not exist."""
         name, kind = data.decode("utf-8", "replace"), FILE_KINDS[self.key]
         if kind.is_one(file := self.folder / name):
             return TextLine(number, name, name, file=str(file))
@@ -408,7 +420,7 @@ class FileList(LineFile):
 class FileFolder:
     """The files of one kind in a folder, ordered by name, as texts.
 
-    The text of each is its file name. `key` is the setting for the folder.
+    The text of each file is its name. `key` is the setting for the folder.
     """
 
     folder: str
@@ -416,14 +428,14 @@ class FileFolder:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the folder in messages."""
         return self.folder
 
     def _files(self) -> list[Path]:
         return sorted(filter(FILE_KINDS[self.key].is_one, Path(self.folder).iterdir()))
 
     def count(self) -> int:
-        """Number of files. Raises UserError for a folder without such files."""
+        """Return the number of files. Raises UserError for a folder without such files."""
         count = len(self._files())
         if not count:
             name, suffixes = FILE_KINDS[self.key]
@@ -431,21 +443,21 @@ class FileFolder:
         return count
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every file with its number."""
+        """Yield every file with its number."""
         for number, file in enumerate(self._files(), start=1):
             yield number, TextLine(number, file.name, file.name, file=str(file))
 
 
 def file_texts(name: str, key: str) -> AbstractContextManager[FileFolder | FileList]:
-    """The files of one kind in a folder, or the files listed in a file."""
+    """Return the files of one kind in a folder, or the files listed in a file."""
     return nullcontext(FileFolder(name, key)) if Path(name).is_dir() else FileList(name, key, key)
 
 
 class TextFile(LineFile):
     """The file of the setting `texts`: one text per line, or JSON Lines or CSV with text, id and group.
 
-    JSON Lines may have token ids instead of a text, with optional labels: see TokenIds. With `group`, only
-    the texts of that group.
+    JSON Lines may have token ids instead of a text, with optional labels: see TokenIds. With `group`, there
+    are only the texts of that group.
     """
 
     columns: Sequence[str] = ("text", "id", "group")
@@ -455,18 +467,18 @@ class TextFile(LineFile):
         self.group = group
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, from the start. Raises UserError at the first invalid line."""
+        """Yield every text, from the start. Raises UserError at the first invalid line."""
         for number, data in self.lines():
             line = self._text(number, data)
             if self.group in (None, line.group):
                 yield line
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every text with its line number."""
+        """Yield every text with its line number."""
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """Number of texts. Raises UserError with the invalid lines, and without any text."""
+        """Return the number of texts. Raises UserError with the invalid lines, and if there is no text."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:
@@ -501,7 +513,7 @@ class CountedFile(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def count(self) -> int:
-        """Number of texts."""
+        """Return the number of texts."""
 
 
 def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
@@ -515,7 +527,7 @@ def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
 
 
 class PromptsFile(TextFile):
-    """Texts, optionally with continuations: JSON Lines or CSV also with answer, against and other."""
+    """Texts, optionally with continuations; JSON Lines or CSV may also have answer, against and other."""
 
     columns: tuple[str, ...] = ("text", "other", "answer", "against", "id", "group")
 
@@ -555,24 +567,24 @@ Matrix products with a thousand rows gain nothing from more rows.
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences, a few dozen have equally many tokens."""
 FILES_PER_WINDOW = 32
-"""Files in memory at a time, about a megabyte each and mostly of one size."""
+"""The number of files in memory at a time; each takes about a megabyte, and most have the same size."""
 
 
 @runtime_checkable
 class NumberedTexts(Protocol[TextRead]):
-    """A file of texts, each with the number of its first line."""
+    """A file of texts, where each text has the number of its first line."""
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the file in messages."""
         ...
 
     def count(self) -> int:
-        """Number of texts. Raises UserError if one cannot be read, or without any."""
+        """Return the number of texts. Raises UserError if one cannot be read, and if there are none."""
         ...
 
     def numbered(self) -> Iterator[tuple[int, TextRead]]:
-        """Every text, from the start."""
+        """Yield every text, from the start."""
         ...
 
 
@@ -584,13 +596,13 @@ class ListedTexts:
     label: str = "texts"
 
     def count(self) -> int:
-        """Number of texts. Raises UserError for an empty list."""
+        """Return the number of texts. Raises UserError for an empty list."""
         if not self.texts:
             raise UserError(f"{self.label}: must contain at least one text")
         return len(self.texts)
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every text, from the start."""
+        """Yield every text, from the start."""
         return ((number, TextLine(number, text)) for number, text in enumerate(self.texts, start=1))
 
 
@@ -601,10 +613,11 @@ def in_batches(
     *,
     window: int = TEXTS_PER_WINDOW,
 ) -> "Iterator[list[tuple[TextRead, Reading]]]":
-    """Every text with its reading, in batches that run together; `refuse` receives unreadable texts.
+    """Yield every text with its reading, in batches that run together; `refuse` receives unreadable texts.
 
-    `window` texts are in memory at a time. The texts of a batch have equally many tokens and words, so that
-    no text is padded: padding would affect its neighbours in models that mix tokens outside of attention.
+    The tokens of `window` texts are in memory at a time. The texts of a batch have equally many tokens and
+    words, so that no text is padded: padding would affect its neighbours in models that mix tokens outside of
+    attention.
     """
     texts = iter(texts)
     while some := list(islice(texts, window)):
@@ -628,7 +641,7 @@ def in_batches(
 class ManyTexts(Generic[TextRead]):
     """The texts of a file, from the setting `key`, in batches that run together.
 
-    Texts that `read` refuses are left out. `progress` is called with the share that is done.
+    Texts that `read` refuses are left out. `progress` is called with the completed share.
     """
 
     file: NumberedTexts[TextRead]
@@ -643,7 +656,7 @@ class ManyTexts(Generic[TextRead]):
     unknown: UnknownWords = field(default_factory=UnknownWords)
 
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
-        """Every text with its reading. Raises UserError if one is invalid or none can be read."""
+        """Yield every text with its reading. Raises UserError if one is invalid or if none can be read."""
         count, texts = self.file.count(), self.file.numbered()
         window = FILES_PER_WINDOW if self.key in FILE_KINDS else TEXTS_PER_WINDOW
         read = self.read
@@ -660,12 +673,12 @@ class ManyTexts(Generic[TextRead]):
 
     def _leave_out(self, numbered: tuple[int, object], error: UserError) -> None:
         self.num_left_out += 1
-        # An error about the setting becomes an error about this line of its file.
+        # An error about the setting becomes an error about this line of the file.
         about = f"{self.file.label}:{numbered[0]}: {error.lines[0].removeprefix(f'{self.key}: ')}"
         self.first_left_out = self.first_left_out or about
 
     def notes(self) -> list[str]:
-        """Notes on the number of texts that were cut and left out, with the reason for the first one."""
+        """Return notes on how many texts were cut or left out, with the reason for the first one left out."""
         notes = []
         if self.num_cut:
             notes.append(f"{self._counted(self.num_cut)} cut to the length that the model reads.")

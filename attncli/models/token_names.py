@@ -1,4 +1,4 @@
-"""Tokens named by users: by position, by text, or by their place in a picture or a sound."""
+"""Tokens that users name: by position, by text, or by their place in a picture or a sound."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ from attncli.models.pretrained import CLS, ModelText, Pretrained
 from attncli.system.plain_text import readable_tokens
 
 MAX_LISTED = 12
-"""Most tokens listed in a message."""
+"""The most tokens that a message lists."""
 
 
 def checked_position(position: int, num_tokens: int, key: str) -> int:
-    """Position counted from 0. Raises UserError, at `key`, if it is out of range."""
+    """Return a position, counted from 0. Raises UserError, at `key`, if it is out of range."""
     try:
         return position_among(position, num_tokens)
     except ValueError as error:
@@ -21,10 +21,10 @@ def checked_position(position: int, num_tokens: int, key: str) -> int:
 
 
 def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
-    """Positions of the tokens that a user names, in order, each with the name that refers to it.
+    """Return the positions of the tokens that a user names, in order, each with the name that refers to it.
 
     Tokens are named by position, by text, as the vocabulary spells them, or as a word of several tokens; see
-    `token_positions`. Names without a token in the text are left out.
+    `token_positions`. Names that no token in the text has are left out.
     """
     position_names: dict[int, str] = {}
     for name in names:
@@ -43,7 +43,7 @@ def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretr
 def check_tokens_named(
     names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
 ) -> None:
-    """Raise UserError, at `key`, for a name that matches no token of any text."""
+    """Raise UserError, at `key`, for a name that matches no token in any text."""
     for name in names:
         positions: list[int] = []
         reasons: list[str] = []
@@ -57,7 +57,10 @@ def check_tokens_named(
 
 
 def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
-    """Position of the token that a user names. Raises UserError, at `key`, unless exactly one matches."""
+    """Return the position of the token that a user names.
+
+    Raises UserError, at `key`, unless exactly one matches.
+    """
     check_tokens_named([name], [text], pretrained, key=key)
     try:
         return the_one_position(
@@ -68,10 +71,10 @@ def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str)
 
 
 def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
-    """A lookup of the places of a text among the tokens that a model reads."""
+    """Looks up the places of a text among the tokens that a model reads."""
 
     def occurrences(sought: str) -> list[range]:
-        """Every token with that text; else every word with it, as a run of tokens."""
+        """Return every token with that text, or else every word with it, as a run of tokens."""
         written, readable = pretrained.written_tokens(text), _readable_tokens(text, pretrained)
         alike = [
             range(i, i + 1)
@@ -84,7 +87,7 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
 
 
 def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
-    """The tokens of a text as screens show them."""
+    """Return the tokens of a text as screens show them."""
     return readable_tokens(text.tokens, pretrained.spelling_of(text))
 
 
@@ -96,7 +99,7 @@ def _token_positions(name: str, text: ModelText, pretrained: Pretrained) -> tupl
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
-    """Places of a word of several tokens, overlapping ones merged."""
+    """Return the places of a word of several tokens, with overlapping ones merged."""
     ids: list[int] = text.ids.tolist()
     unknown = pretrained.tokenizer.unk_token_id
     words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]
@@ -114,7 +117,7 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[rang
 
 def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
     tokens = dict.fromkeys(
-        # A token written as in the vocabulary may be part of a character.
+        # A token spelled as in the vocabulary may be part of a character.
         readable if written == token or "\N{REPLACEMENT CHARACTER}" in written else written
         for text in texts
         for token, written, readable in zip(

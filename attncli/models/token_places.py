@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MadeOf(NamedTuple):
-    """The name of an input, and the token that each of its numbers belongs to, -1 for none."""
+    """The name of an input, and the token to which each of its numbers belongs, or -1 for none."""
 
     name: str
     tokens: Int[Tensor, "..."]
@@ -26,8 +26,8 @@ class MadeOf(NamedTuple):
 class Origin:
     """The places of the tokens of a reading that is not a line of text; each kind of reading has a subclass.
 
-    `grid` is the row and column of each token, `begins` its start in seconds: NaN for tokens outside the
-    input, such as words beside it; None if tokens have no such places. `special` marks the tokens that the
+    `grid` is the row and column of each token, and `begins` its start in seconds: NaN for tokens outside the
+    input, such as words beside it, or None if tokens have no such places. `special` marks the tokens that the
     model adds ([CLS], registers). `notes` describe how the file was read.
     """
 
@@ -41,11 +41,11 @@ class Origin:
 
     @property
     def kind(self) -> ReadingKind:
-        """The reading's entry on its card."""
+        """The entry for the reading on its card."""
         return readings()[self.what]
 
     def reader(self, pretrained: "Pretrained") -> "Pretrained":
-        """The model, or the part of it that reads only this input."""
+        """Return the model, or the part of it that reads only this input."""
         raise NotImplementedError
 
     def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
@@ -53,26 +53,26 @@ class Origin:
         raise NotImplementedError
 
     def before_words(self, pretrained: "Pretrained") -> int | None:
-        """The token after which a decoder generates the words; None for the model's start token."""
+        """The token after which a decoder generates the words, or None for the model's start token."""
         return None
 
     def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
-        """The token at a place named by the user; None if the name is not a place.
+        """Return the token at a place that the user names, or None if the name is not a place.
 
         Raises ValueError if there is no token at that place.
         """
         return None
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
-        """The pictures that a page shows beside maps of the tokens on this axis of a report."""
+        """Return the pictures that a page shows beside maps of the tokens on this axis of a report."""
         return ()
 
     def box(self, token: int) -> Box | None:
-        """The place of a token in the picture, as shares of its size."""
+        """Return the place of a token in the picture, as fractions of the picture's size."""
         return None
 
     def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
         """Raise UserError if runs of the model without some of its heads could not be compared.
 
-        `name` is the model's, `shapes` are the shapes of its inputs.
+        `name` is the name of the model, and `shapes` are the shapes of its inputs.
         """

@@ -1,8 +1,8 @@
-"""Check how far a tokenizer.json lengthens a short text before it is used: it may come from anyone.
+"""Check how far a tokenizer.json lengthens a short text before it is used, since anyone may have written it.
 
-Its normalizers may double a text forty times, and its post-processor may add a million tokens to each. The
-growth caused by each part is known; if all parts together could go too far, the tokenizer is tried in a
-separate process.
+Its normalizers may double a text forty times, and its post-processor may add a million tokens to each text.
+It is known how much each part can lengthen a text; if all parts together could go too far, the tokenizer is
+tried in a separate process.
 """
 
 import string
@@ -21,9 +21,9 @@ from attncli.models.digests import cache_folder, content_digest
 from attncli.system.files import MEBIBYTE
 
 PARTS = ("normalizer", "pre_tokenizer", "decoder")
-"""Parts of a tokenizer that replace a text by another."""
+"""The parts of a tokenizer that replace one text by another."""
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
-"""Names of the list of parts in a sequence."""
+"""The names of the list of parts in a sequence."""
 GROWTH = {
     **dict.fromkeys(("NFC", "NFD", "StripAccents", "Strip", "Lowercase", "Nmt", "Punctuation", "Digits"), 4),
     **dict.fromkeys(("NFKC", "NFKD"), 11),
@@ -31,21 +31,21 @@ GROWTH = {
     **dict.fromkeys(("Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "UnicodeScripts", "Split"), 1),
     **dict.fromkeys(("FixedLength", "ByteFallback", "Fuse", "WordPiece", "BPEDecoder", "CTC"), 4),
 }
-"""Largest growth of a text in bytes, by type of part."""
+"""The largest growth of a text in bytes, by type of part."""
 MOST_GROWTH, MOST_ADDED = 1000, 1000
 """Bytes per byte of text beyond which a tokenizer is tried; most tokens that it may add to every text."""
 SMALL_BYTES = MEBIBYTE
-"""Files up to this size are checked in a few ms, so that the result is not cached."""
+"""Files up to this size are checked in a few ms, so that their results are not cached."""
 MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
 """Characters of the text on which a tokenizer is tried; of each text in its file; tokens that it decodes."""
 MEMORY_PER_BYTE = 40
-"""Memory that a tokenizer takes per byte of its file."""
+"""The memory that a tokenizer takes per byte of its file."""
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """Raise UserError for a tokenizer.json that produces far more than the length of a text warrants.
+    """Raise UserError for a tokenizer.json that produces far more tokens than the length of a text warrants.
 
-    `read` reads the file. The digest of a harmless one is cached, and the file not read again.
+    `read` reads the file. The digest of a harmless file is cached, so that it is not read again.
     """
     note = None
     size = path.stat().st_size
@@ -56,7 +56,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
                 return
     written = read()
     if not isinstance(written, dict):
-        return  # its reader raises the error
+        return  # the code that loads the file raises the error
     added = _added(written.get("post_processor"))
     if MOST_ADDED < added < inf:
         raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (at most {MOST_ADDED:,})")
@@ -73,7 +73,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
 
 
 def _growth(part: Any) -> float:
-    """Largest growth of a byte by a part, in bytes; infinite for an unknown type of part."""
+    """Return the largest growth of a byte by a part, in bytes; infinite for an unknown type of part."""
     match part:
         case None:
             return 1.0
@@ -91,15 +91,15 @@ def _growth(part: Any) -> float:
 
 
 def _inner(sequence: dict[str, Any]) -> list[Any]:
-    """The parts of a sequence; one part of unknown type if they are not listed."""
+    """Return the parts of a sequence, or one part of unknown type if they are not listed."""
     listed = next((sequence[name] for name in SEQUENCES if name in sequence), None)
     return listed if isinstance(listed, list) else [{}]
 
 
 def _longest_replacement(characters: str) -> float:
-    """Longest replacement in SentencePiece's table of characters.
+    """Return the longest replacement in SentencePiece's table of characters.
 
-    Replacements are at the end of the file, each closed by a zero byte.
+    Replacements are at the end of the file, and each is followed by a zero byte.
     """
     try:
         table = b64decode(characters)
@@ -143,7 +143,7 @@ def _added_by_template(pieces: list[Any], part: dict[str, Any]) -> float:
 
 
 def _texts_in(part: Any) -> Iterator[str]:
-    """Every text in a part of a tokenizer: patterns and their replacements."""
+    """Yield every text in a part of a tokenizer: the patterns and their replacements."""
     if isinstance(part, str):
         yield part[:LONGEST_TRIED]
     elif isinstance(part, dict | list):
@@ -152,7 +152,10 @@ def _texts_in(part: Any) -> Iterator[str]:
 
 
 def _tried(path: Path, written: dict[str, Any]) -> str:
-    """Try a text with everything that a part could replace. Raises ValueError for far too many tokens."""
+    """Try a text that contains everything that a part could replace.
+
+    Raises ValueError for far too many tokens.
+    """
     from tokenizers import Tokenizer
 
     parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]
@@ -168,7 +171,7 @@ def _tried(path: Path, written: dict[str, Any]) -> str:
         tokenizer.decode([*ids, *islice(touched, MOST_DECODED)])
     except (MemoryError, ValueError):
         raise
-    except BaseException as error:  # includes Rust panics, which are not Exceptions
+    except BaseException as error:  # this includes Rust panics, which are not Exceptions
         if type(error).__module__ == "pyo3_runtime":
             raise ValueError(one_line_reason(error)[:300]) from None
         return ""  # a damaged file raises an error when it is loaded

@@ -1,4 +1,4 @@
-"""torch's functions by name, each with the methods and operators that call it."""
+"""Functions of torch by name, each with the methods and operators that call it."""
 
 from collections.abc import Callable
 

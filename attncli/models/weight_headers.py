@@ -19,16 +19,17 @@ from attncli.system.plain_text import parsed_json
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
 MOST_COMMAS = 10_000_000
-"""Commas in a header, whose entries become objects that take far more memory than its text."""
+"""The most commas in a header, whose entries become objects that take far more memory than the text."""
 BITS = re.compile("[0-9]+")
-"""Matches the bits of a number in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
+"""Matches the number of bits in the name of a type: F32, BF16, F8_E4M3; BOOL has 8."""
 
 
 def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """The tensors in the header of a safetensors file of that size, by name, and the offset of their bytes.
+    """Return the tensors in a safetensors header, by name, and the offset of their bytes.
 
-    Its length (8 bytes, little-endian), then JSON with offsets, which the package safetensors, an extra of
-    attn, does not expose. Raises EOFError if the file is too short, else ValueError for a damaged one.
+    The file has the given size. The header is its length (8 bytes, little-endian), then JSON with offsets,
+    which the package safetensors, an extra of attn, does not expose. Raises EOFError if the file is too
+    short, and ValueError for a damaged file.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
@@ -53,7 +54,7 @@ class TensorInFile:
 
 
 def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a safetensors file, from its header. Raises UserError for a damaged file."""
+    """Return the tensors of a safetensors file, from its header. Raises UserError for a damaged file."""
     size = path.stat().st_size
     try:
         with open_file(path) as file:
@@ -74,10 +75,10 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
 
 
 def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """The tensors whose bytes begin there, and the end of the last. Raises ValueError for a damaged header.
+    """Return the tensors whose bytes begin there, and the end of the last tensor.
 
-    As in the package safetensors, every byte must belong to one tensor: a file whose tensors share bytes
-    would take far more memory than its size.
+    Raises ValueError for a damaged header. As in the safetensors package, every byte must belong to exactly
+    one tensor: a file whose tensors share bytes would take far more memory than its size.
     """
     tensors: dict[str, TensorInFile] = {}
     spans: list[tuple[int, int]] = []
@@ -106,15 +107,15 @@ def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, Te
 
 
 BYTES_A_NUMBER = 4
-"""Bytes per number as float32, whatever number of bits a GGUF file uses."""
+"""The number of bytes per number as float32, regardless of the bits that a GGUF file uses."""
 MAGIC = b"GGUF"
 NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
 TEXT, ARRAY = 8, 9
-"""Types of values in a GGUF header: numbers in `struct` format, texts, and arrays of either."""
+"""The types of values in a GGUF header: numbers in `struct` format, strings, and arrays of either."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
 """Most axes of a tensor; most items in all arrays of a header, each an object; most numbers per byte."""
 MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
-"""Most tensors and settings in a header, and bytes of names and texts outside arrays."""
+"""The most tensors and settings in a header, and the most bytes of names and strings outside arrays."""
 ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
 ROPE_FREQS, ROPE_LONG, ROPE_SHORT = (
     "rope_freqs.weight",
@@ -124,13 +125,13 @@ ROPE_FREQS, ROPE_LONG, ROPE_SHORT = (
 ROPE_TENSORS = (ROPE_FREQS, ROPE_LONG, ROPE_SHORT)
 """Tensors that divide the frequencies of rotary positions. They become settings, not weights."""
 MOST_PER_BLOCK = 4096
-"""Items of an array that is kept: one per block of a model."""
+"""The most items in an array that is kept: one per block of a model."""
 ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
 
 Setting = str | int | float | tuple[int | float, ...]
-"""Value of a header; a tuple for an array of numbers."""
+"""A value in a header; a tuple for an array of numbers."""
 
 
 def check_gguf(path: Path) -> None:
@@ -146,7 +147,7 @@ def check_gguf(path: Path) -> None:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The tensors and settings of a GGUF file, without long arrays and arrays of text."""
+    """The tensors and settings of a GGUF file, without long arrays and arrays of strings."""
 
     tensors: Mapping[str, TensorInFile]
     num_blocks: int
@@ -156,15 +157,15 @@ class GgufHeader:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters, whatever number of bits each takes."""
+        """The number of parameters, regardless of the bits that each takes."""
         return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
 
 def gguf_header(path: Path) -> GgufHeader:
-    """The header of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+    """Return the header of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
-    Raises UserError for a damaged file. The gguf package's reader turns all tokens into objects: 2 s for a
-    vocabulary of 49,000, instead of 0.1 s.
+    Raises UserError for a damaged file. The reader in the gguf package turns all tokens into objects, which
+    takes 2 s for a vocabulary of 49,000 instead of 0.1 s.
     """
     check_gguf(path)
     about = path.stat()
@@ -193,22 +194,22 @@ LONG_ARRAY_BYTES = 2**16
 
 @contextmanager
 def gguf_settings(path: Path) -> Iterator[Path]:
-    """A temporary GGUF file with another's metadata and no tensors.
+    """Write a temporary GGUF file with the metadata of another file and no tensors.
 
-    The gguf package's reader turns every token of a vocabulary into an object, which takes seconds.
+    The reader in the gguf package turns every token of a vocabulary into an object, which takes seconds.
     """
     size = path.stat().st_size
     with TemporaryDirectory() as folder, path.open("rb") as file:
         short = Path(folder) / path.name
         with short.open("wb") as made:
             made.write(_Header(file, size).without_long_arrays())
-            # Its tensors have places but no numbers: a hole that takes no space.
+            # The tensors have places but no numbers: the file has a hole, which takes no space.
             made.truncate(made.tell() + size)
         yield short
 
 
 class _Header:
-    """Reader of a GGUF header. Raises ValueError, KeyError or struct.error if it is damaged."""
+    """Reads a GGUF header. Raises ValueError, KeyError or struct.error if it is damaged."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
@@ -219,7 +220,7 @@ class _Header:
         self._order = "<" if version & 0xFFFF else ">"
 
     def read(self) -> tuple[dict[str, TensorInFile], dict[str, Setting]]:
-        """The tensors, and the settings except long arrays and arrays of text."""
+        """Return the tensors, and the settings without long arrays and arrays of strings."""
         num_tensors, num_values = self._counts()
         values = [self._value() for _ in range(num_values)]
         settings = {name: value for name, value in values if value is not None}
@@ -258,7 +259,7 @@ class _Header:
         return data
 
     def _counts(self) -> tuple[int, int]:
-        """Numbers of tensors and of settings."""
+        """Return the numbers of tensors and of settings."""
         num_tensors, num_values = self._numbers("QQ")
         if num_tensors > MOST_TENSORS or num_values > MOST_VALUES:
             raise ValueError("too many tensors or settings")
@@ -309,7 +310,7 @@ class _Header:
             self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
 
     def _tensor(self) -> tuple[str, TensorInFile]:
-        """A tensor, its first byte relative to the first tensor's."""
+        """Return a tensor, with its first byte relative to that of the first tensor."""
         name, (num_axes,) = self._text(), self._numbers("I")
         if num_axes > MOST_AXES:
             raise ValueError("too many axes")
@@ -318,11 +319,11 @@ class _Header:
 
 
 def check_model_gguf(path: Path) -> GgufHeader:
-    """The header of a GGUF file. Raises UserError for one that is damaged or does not contain a model."""
+    """Return the header of a GGUF file. Raises UserError if it is damaged or does not contain a model."""
     header = gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
     key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE
-    # Without it, transformers would use another model's count.
+    # Without this key, transformers would use another model's count.
     if ARCHITECTURE not in header.settings or key not in counts:
         raise UserError(f"model: {path}: does not contain a model: {key:.200} is missing")
     for key, count in counts.items():

@@ -7,23 +7,23 @@ from unicodedata import category
 from attncli.records.arguments import checked
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
-"""Marks that may stand inside a word, between two letters: don't, well-known."""
+"""Marks that may stand between two letters of a word: don't, well-known."""
 JOINING_DIGITS = frozenset(".,")
 MOST_UNKNOWN, MOST_CHARACTERS = 5, 24
-"""Most unknown words in a note, and characters shown of each."""
+"""The most unknown words in a note, and the most characters shown of each."""
 
 Spans = Sequence[tuple[int, int]]
-"""First character of each token, and the character after its last."""
+"""The first character of each token, and the character after its last."""
 UnknownWord = tuple[str, str]
 """A word that a vocabulary lacks, and the token that replaces it."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """The number of the word of each token, from 0 without gaps, and the text of each word.
+    """The number of each token's word, from 0 without gaps, and the text of each word.
 
-    Each of the tokenizer's special tokens is a word, spelled as in the vocabulary. `of_text` has the words of
-    the text in each entry: one, several if they share a token, none for a special token.
+    Each special token of the tokenizer is a word, spelled as in the vocabulary. Each entry of `of_text` has
+    words of the text: one word, several if they share a token, or none for a special token.
     """
 
     of_token: tuple[int, ...]
@@ -31,7 +31,7 @@ class Words:
     of_text: tuple[range, ...]
 
     def shifted_right(self, start: str) -> "Words":
-        """The words with a start token in front, without the last token."""
+        """Return the words with a start token in front, without the last token."""
         token_words = (0, *(number + 1 for number in self.of_token[:-1]))
         count = token_words[-1] + 1
         return Words(token_words, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
@@ -57,9 +57,9 @@ def _is_letter(text: str, place: int) -> bool:
 
 @checked
 def words_of_characters(text: str) -> list[int]:
-    """The number of the word of each character; a blank belongs to the word after it.
+    """Return the word number of each character; whitespace counts as part of the word that follows.
 
-    A word is a run of letters, or one punctuation mark, operator or line break.
+    A word is a run of letters, or a single punctuation mark, operator or line break.
     """
     numbers: list[int] = []
     number, after_letter = -1, False
@@ -108,19 +108,19 @@ def words_of(
                 spans[-1] = (spans[-1][0], end, token)
                 text_words[-1] = range(text_words[-1].start, last + 1)
         token_words.append(len(spans) - 1)
-    # Without surrounding blanks; line breaks are kept, special tokens have their names.
+    # Surrounding spaces are removed, line breaks are kept, and special tokens have their names.
     texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
     return Words(tuple(token_words), texts, tuple(text_words))
 
 
 def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
-    """True if the first or the last word of these characters continues outside them."""
+    """Return True if the first or the last word of these characters continues outside them."""
     first, last = of_character[start], of_character[stop - 1]
     return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
 
 
 def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -> list[str]:
-    """A sentence that lists the words read as an unknown token; no sentence without any."""
+    """Return a sentence that lists the words read as an unknown token; nothing if there are none."""
     tokens_by_word = dict(words)
     if not tokens_by_word:
         return []
@@ -138,7 +138,7 @@ def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -
 
 @dataclass
 class UnknownWords:
-    """The words of many texts that a vocabulary lacks, and the number of texts with any."""
+    """The words of many texts that a vocabulary lacks, and the number of texts that contain any."""
 
     num_texts: int = 0
     words: dict[str, str] = field(default_factory=dict)
@@ -150,6 +150,6 @@ class UnknownWords:
             self.words |= words
 
     def notes(self) -> list[str]:
-        """The number of texts with such words, and the first of the words."""
+        """Return the number of texts with such words, and the first of the words."""
         have = "1 text has" if self.num_texts == 1 else f"{self.num_texts:,} texts have"
         return unknown_notes(self.words.items(), have)

@@ -1,7 +1,7 @@
-"""Generation with transformers' generate, with the rows of attention that chose each token.
+"""Text generation with transformers' generate, including the rows of attention that chose each token.
 
 The prompt goes through fused attention, which computes no weights; each layer's last query is kept until its
-token is chosen. A model that runs only with its eager attention returns dense weights.
+token is chosen. A model that runs only with its own eager attention returns dense weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ from attncli.models.layers import CannotShow, CapturedLayer, Numbering, Processe
 from attncli.models.pretrained import Pretrained
 
 LONG_CHUNK = 512
-"""Tokens of a long prompt per piece, for which a layer's intermediate results take a few MB."""
+"""The number of tokens per piece of a long prompt, for which a layer's intermediate results take a few MB."""
 
 APPLIED_SETTINGS = frozenset(
     {
@@ -92,18 +92,18 @@ SETTINGS_LEFT_OUT: Mapping[str, Any] = {
     "penalty_alpha": 0.0,
     "token_healing": False,
 }
-"""Settings that would choose other tokens and are ignored: here one run of the model chooses one token.
+"""Settings that would choose other tokens and are ignored, since one run of the model chooses one token here.
 
-The caller decides how to sample; caches, candidates of drafts and the like change no token.
+The caller decides how to sample; caches, candidates of drafts and the like do not change any token.
 """
 LONGEST_SETTING = 24
 
 OnToken = Callable[[int, Sequence[CapturedLayer]], None]
-"""Receives each new token, and for every layer the attention of the query that chose it."""
+"""Receives each new token and, for every layer, the attention of the query that chose it."""
 
 
 class TextPieces:
-    """Passes on the text of tokens as they come, only in whole characters."""
+    """Passes on the text of tokens as they are generated, but only in whole characters."""
 
     def __init__(self, text_of: Callable[[list[int]], str], on_text: Callable[[str], None]) -> None:
         self._text_of, self._on_text = text_of, on_text
@@ -118,13 +118,13 @@ class TextPieces:
 
 
 def prompt_inputs(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[str, Tensor]:
-    """Inputs of a model for a text that it continues."""
+    """Return the inputs of a model for a text that it continues."""
     prompt = ids.unsqueeze(0).to(pretrained.device)
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
 
 
 class LastRows:
-    """The attention of the last `count` queries in each layer of a decoder's last run."""
+    """The attention of the last `count` queries in each layer during a decoder's last run."""
 
     def __init__(
         self, has_two_stacks: bool, count: int = 1, *, processed: ProcessedInputs | None = None
@@ -137,22 +137,25 @@ class LastRows:
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
-        """Forget the previous run: for a prompt in pieces, the last piece counts."""
+        """Forget the previous run; if a prompt is read in pieces, the last piece counts."""
         self.layers = []
         self.fused.forget()
         self.numbering.taken.clear()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Keep the last rows. Returns the output of fused attention, None if that cannot compute it."""
+        """Keep the last rows.
+
+        Return the output of fused attention, or None if that cannot compute the output.
+        """
         attention = layer.attention
-        if isinstance(attention, GivenWeights):  # replaced by the caller, together with the output
+        if isinstance(attention, GivenWeights):  # the caller replaced them, together with the output
             if layer.stack != "encoder":
                 rows = GivenWeights(attention.weights[:, :, -self.count :], attention.seen[:, -self.count :])
                 self.layers.append(replace(layer, attention=rows))
             return None
         if layer.stack != "encoder":
             is_self, num_queries = layer.kind == "self", attention.shape[2]
-            if is_self and not self.may_look_ahead:  # unlike tokens on a grid, which may see each other
+            if is_self and not self.may_look_ahead:  # tokens on a grid, by contrast, may see each other
                 _refuse_the_future(layer.module, attention.visibility)
             last = query_rows(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
             self.layers.append(replace(layer, attention=last))
@@ -216,7 +219,7 @@ def query_rows(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -
 
 @dataclass(frozen=True)
 class Decoding:
-    """The choice of tokens: the likeliest, or sampled with a seed and a temperature from the likeliest.
+    """How tokens are chosen: the likeliest, or one sampled from the likeliest with a seed and a temperature.
 
     Without `max_new_tokens`, the model's generation_config.json sets the limit.
     """
@@ -236,7 +239,7 @@ class Decoding:
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
         if self.max_new_tokens is None:
             config.max_length = of_model.max_length
-        if hasattr(of_model, "return_timestamps"):  # Whisper's, which would appear among the words
+        if hasattr(of_model, "return_timestamps"):  # Whisper has these, which would appear among the words
             config.return_timestamps = False
         config.do_sample = self.temperature is not None or self.top_p is not None
         if config.do_sample:
@@ -246,7 +249,7 @@ class Decoding:
 
 
 def settings_notes(config: GenerationConfig) -> list[str]:
-    """Notes on the settings of a model's generation_config.json that change tokens or are ignored."""
+    """Return notes on the settings in a model's generation_config.json that change tokens or are ignored."""
     notes = []
     if chooses := _settings(config, SETTINGS_THAT_CHOOSE):
         notes.append(f"The model's generation_config.json affects the choice of tokens: {chooses}.")
@@ -256,7 +259,7 @@ def settings_notes(config: GenerationConfig) -> list[str]:
 
 
 def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
-    """`repetition_penalty 1.2, suppress_tokens`: the settings with an effect, long values omitted."""
+    """Return `repetition_penalty 1.2, suppress_tokens`: the settings with an effect, long values omitted."""
     values = {name: getattr(config, name, None) for name in neutral}
     texts = {name: str(value) for name, value in values.items() if value not in (None, neutral[name])}
     return ", ".join(
@@ -265,14 +268,14 @@ def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
 
 
 class Writer(NamedTuple):
-    """The module that runs for each new token: the model itself, or a part of it, with its name."""
+    """The module that runs for each new token, with its name: the model itself, or a part of it."""
 
     model: PreTrainedModel
     part: str = ""
 
 
 def generating_part(model: PreTrainedModel) -> Writer:
-    """The model, or the part that its generate delegates to (BLIP)."""
+    """Return the model, or the part to which its generate delegates (BLIP)."""
     if isinstance(model, GenerationMixin) and type(model).generate is GenerationMixin.generate:
         return Writer(model)
     parts = [
@@ -295,10 +298,10 @@ def write(
 ) -> Way:
     """Let the model continue one text; `on_token` receives every token. Returns the way of capture.
 
-    The tokenizer is needed for models that stop at a text rather than a token. A `cache` from `whole_cache`
-    then holds the keys of prompt and generated tokens. `meanwhile` is open while the model generates. Raises
-    UserError if the model returns no weights for its tokens or cannot generate, and MemoryError if memory
-    runs out.
+    The tokenizer is needed for models that stop at a string rather than a token. A `cache` from `whole_cache`
+    then holds the keys of the prompt and the generated tokens. `meanwhile` is open while the model generates.
+    Raises UserError if the model returns no weights for its tokens or cannot generate, and MemoryError if
+    memory runs out.
     """
     model.config.use_cache = True
     kind = model.config.model_type
@@ -334,7 +337,7 @@ def write(
             if tokenizer is None:
                 raise UserError("tokenizer: is required, since the model stops at a text (stop_strings)")
             watchers.append(_EndOfText(tokenizer, stop_strings))
-        generate: Any = model.generate  # transformers leaves it without types
+        generate: Any = model.generate  # transformers does not annotate it
         with meanwhile():
             generate(
                 **inputs,
@@ -349,13 +352,13 @@ def write(
 
 def _own_options(model: PreTrainedModel, config: GenerationConfig) -> dict[str, Any]:
     """Options that a model's own generate (Whisper's) takes only as arguments, not from a config."""
-    kind: Any = type(model)  # transformers leaves generate without types
+    kind: Any = type(model)  # transformers does not annotate generate
     taken = signature(kind.generate).parameters
     return {"temperature": config.temperature} if config.do_sample and "temperature" in taken else {}
 
 
 def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Inputs of a model before it generates: for a decoder, its start token."""
+    """Return the inputs of a model before it generates: for a decoder, its start token."""
     if not model.config.is_encoder_decoder:
         return inputs
     device = next(iter(inputs.values())).device
@@ -367,9 +370,9 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
 
 @contextmanager
 def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
-    """Let the model generate with this config inside the block.
+    """Inside the block, let the model generate with this config.
 
-    Passing the config does not suffice: for a None in it, generate uses the model's config.
+    Passing the config does not suffice: where it has a None, generate uses the model's config.
     """
     before, model.generation_config = model.generation_config, config
     try:
@@ -379,11 +382,11 @@ def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator
 
 
 def start_token(model: PreTrainedModel) -> int:
-    """The first token that a decoder reads."""
+    """Return the token that a decoder reads first."""
     start = decoder_start(model.generation_config, model.config)
     if (
         start is None and not model.config.is_encoder_decoder
-    ):  # a decoder part that reads another part's output
+    ):  # this is a decoder part that reads another part's output
         start = getattr(model.config, "bos_token_id", None)
     if start is None:
         raise CannotShow("neither of its configs has a decoder_start_token_id")
@@ -392,7 +395,7 @@ def start_token(model: PreTrainedModel) -> int:
 
 @contextmanager
 def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
-    """Pass the weights of the model's eager attention to `rows` in each run inside the block."""
+    """Inside the block, pass the weights of the model's eager attention to `rows` in each run."""
 
     def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows.begin()
@@ -408,9 +411,9 @@ def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[Non
 class WholeCache(NamedTuple):
     """A cache that keeps keys beyond a sliding window, so that every key has its position.
 
-    `is_changed`: the model's default cache would drop keys. `may_be_cut`: a text may continue from a part of
-    the cache. This excludes states other than caches of keys, and rotations that depend on the length of the
-    text (dynamic, longrope).
+    `is_changed` is True if the model's default cache would drop keys. `may_be_cut` is True if a text may
+    continue from a part of the cache, which excludes states other than caches of keys, and rotations that
+    depend on the length of the text (dynamic, longrope).
     """
 
     cache: DynamicCache
@@ -420,7 +423,7 @@ class WholeCache(NamedTuple):
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
     """An empty cache for a decoder; None for a model without a cache, or with another kind of cache."""
-    if not model.can_generate():  # only models that generate declare their cache
+    if not model.can_generate():  # only models that generate text declare their cache
         return None
     supports: Any = model._supports_default_dynamic_cache
     if not supports():
@@ -445,10 +448,10 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
 def _cache_options(
     model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None, cache: DynamicCache | None
 ) -> dict[str, Any]:
-    """Options for the cache and for reading a long prompt in pieces.
+    """Return options for the cache and for reading a long prompt in pieces.
 
     The cache is the caller's, or a whole one if the model's would drop keys. A prompt is read in pieces if
-    that changes nothing. Raises UserError for requested pieces that may change results.
+    that changes nothing. Raises UserError if pieces are requested that may change results.
     """
     whole = whole_cache(model)
     options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
@@ -467,7 +470,7 @@ def _cache_options(
 
 
 def _without_window(layer: Any) -> Any:
-    """A cache layer that keeps all keys, in place of one that keeps only a window."""
+    """Return a cache layer that keeps all keys, in place of one that keeps only a window."""
     if type(layer) is DynamicSlidingWindowLayer:
         return DynamicLayer()  # type: ignore[no-untyped-call] # transformers does not type it
     if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
@@ -476,14 +479,17 @@ def _without_window(layer: Any) -> Any:
 
 
 def _check_numbers(input_ids: Tensor, scores: Tensor) -> Tensor:
-    """The scores of the next token. Raises CannotShow for NaN, which transformers turns into token 0."""
+    """Return the scores of the next token.
+
+    Raises CannotShow for NaN, which transformers turns into token 0.
+    """
     if bool(scores.isnan().any()):
         raise CannotShow(f"it {GIVES_NAN}")
     return scores
 
 
 class _TokenWatcher(StoppingCriteria):
-    """Never stops: transformers calls it whenever a token has been chosen."""
+    """Never stops the generation: transformers calls it whenever a token has been chosen."""
 
     def __init__(self, rows: LastRows, on_token: OnToken) -> None:
         self.rows, self.on_token = rows, on_token
@@ -513,7 +519,7 @@ class _EndOfText(StoppingCriteria):
 
 MOST_REASON = 300
 MOST_COPIES, MOST_WRITTEN = 4, 10**6
-"""Times that a template may repeat the text, and characters that it may add."""
+"""The number of times that a template may repeat the text, and the number of characters that it may add."""
 
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -523,9 +529,9 @@ Messages = str | Sequence[Mapping[str, Any]]
 def in_chat_template(
     messages: Messages, pretrained: Pretrained, tools: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """Messages in the model's chat template.
+    """Return messages in the model's chat template.
 
-    A template is a program: a separate process renders it and ends if that takes too much time or memory.
+    A template is a program: a separate process renders it, and ends if that takes too much time or memory.
     Raises UserError for any failure there.
     """
     if not pretrained.tokenizer.chat_template:
@@ -537,7 +543,7 @@ def in_chat_template(
 
 
 def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
-    """The whole prompt. Raises ValueError with one line if the template fails."""
+    """Return the whole prompt. Raises ValueError with a one-line message if the template fails."""
     chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
     length = sum(len(str(message.get("content"))) for message in chat) + sum(len(str(tool)) for tool in tools)
     try:
@@ -546,7 +552,7 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
         )
     except MemoryError:
         raise
-    except Exception as error:  # foreign code may fail in any way
+    except Exception as error:  # code from others may fail in any way
         raise ValueError(one_line_reason(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
