@@ -148,7 +148,7 @@ class GatedHeads:
     def last_read(
         self, projection: nn.Module, heads: Float[Tensor, "head value_dim"]
     ) -> Float[Tensor, "head value_dim"]:
-        """Input of W_O from these heads at the last token: the heads, or their gated or normed values."""
+        """Return the input of W_O from these heads at the last token, after any gates or norms."""
         if projection not in self.reads:
             return heads
         return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)

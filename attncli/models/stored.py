@@ -121,7 +121,7 @@ class Use:
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
-        """The bytes that a run reads, and the seconds for one vector, estimated from some of the weights."""
+        """Return the bytes that a run reads, and its seconds per vector, estimated from a few weights."""
         total = sum(weight.source.stored_bytes for weight in self._order)
         read, begun = 0, time.monotonic()
         for weight in self._order:
@@ -232,7 +232,7 @@ class Stored(Tensor):
             yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of the distinct requested rows, and the index of each requested row among them."""
+        """Return the numbers of the distinct requested rows, and each requested row's index among them."""
         if self.numbers is not None:
             return self.numbers, rows
         wanted, places = torch.unique(rows, return_inverse=True)

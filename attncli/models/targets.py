@@ -32,7 +32,7 @@ class Target:
         return float(self._difference(logits[self.compared_ids]))
 
     def direction(self, unembedding: nn.Linear) -> tuple[Float[Tensor, " embed"], float]:
-        """The vector and bias, in float64, with logit = x · vector + bias for an x that W_U reads."""
+        """Return the vector and bias, in float64, with logit = x · vector + bias for an x that W_U reads."""
         vector = self._difference(unembedding.weight.detach()[self.compared_ids].double())
         bias = unembedding.bias
         return vector, 0.0 if bias is None else float(self._difference(bias[self.compared_ids]))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a plan counts texts without loading torch
 MAX_LISTED_GROUPS = 10
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
-"""Most characters in a cell: without a limit, an unclosed quote would take the whole rest of a file."""
+"""The most characters in a cell: without a limit, an unclosed quote would take in the rest of the file."""
 
 AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
 TextRead = TypeVar("TextRead", covariant=True)
@@ -131,7 +131,7 @@ class LineFile:
                 yield number, json.dumps({self.columns[0]: "", **row_cells}).encode()
 
     def _csv_rows(self, file: IO[bytes]) -> Generator[tuple[int, list[str]], None, None]:
-        """The cells of each record of a CSV file, and the number of its last line. Headers are stripped.
+        """Yield the cells of each record of a CSV file, and its last line number. Headers are stripped.
 
         Raises UserError, at the line of the quote, for quotes that RFC 4180 does not allow.
         """
@@ -560,12 +560,12 @@ class PairFile(PromptsFile):
 
 MAX_TEXTS = 32
 MAX_WEIGHTS = 2**17
-"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose whole matrices may be needed.
+"""The most weights of a head in texts that run together: 8 texts of 128 tokens.
 
-Matrix products with a thousand rows gain nothing from more rows.
+Their whole matrices may be needed. Matrix products with a thousand rows gain nothing from more rows.
 """
 TEXTS_PER_WINDOW = 2048
-"""Texts whose tokens are in memory: of a thousand sentences, a few dozen have equally many tokens."""
+"""The number of texts whose tokens are in memory: of a thousand sentences, a few dozen are equally long."""
 FILES_PER_WINDOW = 32
 """The number of files in memory at a time; each takes about a megabyte, and most have the same size."""
 

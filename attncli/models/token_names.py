@@ -34,7 +34,10 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
 
 
 def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """Queries that heads look from: named tokens, by default [CLS] on a grid; None for the mean of all."""
+    """Return the queries that heads look from: named tokens, by default [CLS] on a grid; None means all.
+
+    Results are then the mean over all queries.
+    """
     is_grid = text.origin is not None and text.origin.grid is not None
     queries = names or ((CLS,) if is_grid and CLS in text.tokens else ())
     return [*positions_named(queries, text, pretrained)] or None

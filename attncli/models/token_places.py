@@ -49,7 +49,7 @@ class Origin:
         raise NotImplementedError
 
     def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
-        """The input of this part that its tokens are made of, and the token of each number in it."""
+        """Return the input of this part that its tokens are made of, and the token of each number in it."""
         raise NotImplementedError
 
     def before_words(self, pretrained: "Pretrained") -> int | None:

@@ -33,17 +33,17 @@ GROWTH = {
 }
 """The largest growth of a text in bytes, by type of part."""
 MOST_GROWTH, MOST_ADDED = 1000, 1000
-"""Bytes per byte of text beyond which a tokenizer is tried; most tokens that it may add to every text."""
+"""Bytes per byte of text above which a tokenizer is tried, and the most tokens it may add to each text."""
 SMALL_BYTES = MEBIBYTE
 """Files up to this size are checked in a few ms, so that their results are not cached."""
 MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
-"""Characters of the text on which a tokenizer is tried; of each text in its file; tokens that it decodes."""
+"""Characters of the text on which a tokenizer is tried, and of each text in its file; tokens to decode."""
 MEMORY_PER_BYTE = 40
 """The memory that a tokenizer takes per byte of its file."""
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """Raise UserError for a tokenizer.json that produces far more tokens than the length of a text warrants.
+    """Raise UserError for a tokenizer.json that produces far more than the length of a text warrants.
 
     `read` reads the file. The digest of a harmless file is cached, so that it is not read again.
     """

@@ -113,7 +113,7 @@ NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=Tru
 TEXT, ARRAY = 8, 9
 """The types of values in a GGUF header: numbers in `struct` format, strings, and arrays of either."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
-"""Most axes of a tensor; most items in all arrays of a header, each an object; most numbers per byte."""
+"""The most axes of a tensor, items in all arrays of a header (each an object), and numbers per byte."""
 MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
 """The most tensors and settings in a header, and the most bytes of names and strings outside arrays."""
 ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
@@ -234,7 +234,7 @@ class _Header:
         }, settings
 
     def without_long_arrays(self) -> bytes:
-        """The header with all tensors and settings, except arrays of many items, such as vocabularies."""
+        """Return the header with all tensors and settings, except long arrays, such as vocabularies."""
         num_tensors, num_values = self._counts()
         values: list[bytes] = []
         for _ in range(num_values):

@@ -38,11 +38,11 @@ class Words:
 
 
 WordsOfCharacters = Callable[[str], list[int]]
-"""Numbers the word of each character of a text, from 0; a blank belongs to the word after it."""
+"""Numbers each character's word in a text, from 0; whitespace counts as part of the word that follows."""
 
 
 def _is_letter(text: str, place: int) -> bool:
-    """True if a character belongs inside a word: neither a blank nor punctuation nor an operator."""
+    """Return True if a character belongs inside a word: no whitespace, punctuation mark or operator."""
     char = text[place]
     if char.isspace():
         return False
@@ -81,10 +81,11 @@ def words_of(
     offsets: Sequence[tuple[int, int]],
     special: Collection[int],
 ) -> Words:
-    """The words that a text's tokens form. Tokens of one word, and words that share a token, are merged.
+    """Return the words that a text's tokens form.
 
-    `offsets` are the characters of each token: a token belongs to the word of its first character. A special
-    token that is only part of a word (such as a byte) is treated like any other.
+    Tokens of one word are merged, and so are words that share a token. `offsets` are the characters of each
+    token: a token belongs to the word of its first character. A special token that is only part of a word
+    (such as a byte) is treated like any other token.
     """
     character_words = [*of_characters, len(text)]
     token_words: list[int] = []

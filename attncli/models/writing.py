@@ -64,7 +64,7 @@ APPLIED_SETTINGS = frozenset(
         *("remove_invalid_values", "renormalize_logits"),
     }
 )
-"""Settings of a model's generation_config.json that apply here, too, without changing the likeliest token."""
+"""Settings in a model's generation_config.json that also apply here and do not change the likeliest token."""
 SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
     "bad_words_ids": None,
     "begin_suppress_tokens": None,
@@ -187,9 +187,10 @@ def _refuse_the_future(module: str, visibility: Visibility) -> None:
 
 
 def query_rows(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -> AttentionLayer:
-    """The attention of some consecutive queries; in self-attention only up to the last query's own key.
+    """Return the attention of consecutive queries; in self-attention, only up to the last query's own key.
 
-    The query is copied: a view would keep the queries of the whole prompt in memory until a token is chosen.
+    The query is copied, because a view would keep the queries of the whole prompt in memory until a token is
+    chosen.
     """
     seen = layer.visibility
     if not first and stop == seen.num_queries and seen.causal == is_self:
@@ -351,7 +352,7 @@ def write(
 
 
 def _own_options(model: PreTrainedModel, config: GenerationConfig) -> dict[str, Any]:
-    """Options that a model's own generate (Whisper's) takes only as arguments, not from a config."""
+    """Return options that a model's own generate (Whisper's) takes only as arguments, not from a config."""
     kind: Any = type(model)  # transformers does not annotate generate
     taken = signature(kind.generate).parameters
     return {"temperature": config.temperature} if config.do_sample and "temperature" in taken else {}
@@ -422,7 +423,7 @@ class WholeCache(NamedTuple):
 
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
-    """An empty cache for a decoder; None for a model without a cache, or with another kind of cache."""
+    """Return an empty cache for a decoder, or None for a model without a cache, or with a different kind."""
     if not model.can_generate():  # only models that generate text declare their cache
         return None
     supports: Any = model._supports_default_dynamic_cache
