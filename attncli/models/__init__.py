@@ -1,1 +1,1 @@
-"""A checkpoint as layers: open it, read text, capture the attention of each layer, write."""
+"""A checkpoint as layers: open it, read text, capture the attention of each layer, and generate."""

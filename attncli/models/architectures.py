@@ -54,7 +54,7 @@ LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
 """Matches the last parts of a cross-attention module's name."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
-"""Matches the name of a module, or of an output with its weights, in a model with two stacks."""
+"""Matches the name of a module, or of an output that holds its weights, in a model with two stacks."""
 WEIGHTS = {
     "attentions": (None, "self"),
     "encoder_attentions": ("encoder", "self"),
@@ -295,7 +295,7 @@ def decoder_name(model: PreTrainedModel) -> str | None:
 ATTENTION_CLASS = re.compile(r"attn|attention", re.IGNORECASE)
 """Matches class names of modules that compute attention."""
 RECURRENT = re.compile(r"^Rwkv")
-"""Matches classes that call recurrence attention but have no weights of queries on keys."""
+"""Matches classes that call recurrence attention but have no weights between queries and keys."""
 
 
 def has_attention(model: PreTrainedModel) -> bool:

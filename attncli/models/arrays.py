@@ -95,7 +95,7 @@ DAMAGE = (
 
 
 class NoSuchArray(UserError):
-    """The file has no array of that name."""
+    """The file has no array with that name."""
 
 
 @contextmanager
@@ -353,7 +353,7 @@ NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
-"""Matches the end of an array's name in a list of lists."""
+"""Matches the end of an array name in a list of lists."""
 
 
 def _form(name: str) -> str:

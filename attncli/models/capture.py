@@ -367,7 +367,7 @@ def comes_by_interface(model: PreTrainedModel) -> bool:
 
 
 def copy_ways(model: PreTrainedModel, copy: PreTrainedModel) -> None:
-    """Use a model's ways of capture for its copy."""
+    """Apply a model's ways of capture to its copy."""
     _ways[copy] = {**_ways.get(model, {})}
 
 

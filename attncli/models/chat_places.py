@@ -78,7 +78,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 class _Marks:
-    """Characters that occur nowhere in a chat, two for each part."""
+    """Characters that do not occur anywhere in a chat, two for each part."""
 
     def __init__(self, *used: Any) -> None:
         text = "".join(map(str, used))

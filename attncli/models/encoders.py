@@ -1,4 +1,4 @@
-"""Outputs of an encoder for a text: its class, the word behind a mask, or its similarity to another text."""
+"""Outputs of an encoder for a text: its class, the masked word, or its similarity to another text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

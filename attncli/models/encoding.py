@@ -17,7 +17,7 @@ IN_NO_VOCABULARY = "\U0010fffd"
 
 @contextmanager
 def tokenizer_errors(name: str) -> Iterator[None]:
-    """Turn a tokenizer's error into a UserError; a damaged tokenizer may fail in any way."""
+    """Turn an error of the tokenizer into a UserError; a damaged tokenizer may fail in any way."""
     try:
         with panics_in_one_line():
             yield
@@ -26,7 +26,7 @@ def tokenizer_errors(name: str) -> Iterator[None]:
 
 
 def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_ids: int | None) -> None:
-    """Raise UserError unless ids belong to the model, and places are characters of the texts, in order."""
+    """Raise UserError unless ids belong to the model and places are characters of the texts, in order."""
     ids: Any = read.get("input_ids")
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
         raise UserError(f"model: the tokenizer of {name} must return a list of token ids (got {ids!r:.60})")

@@ -78,7 +78,7 @@ HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
 """Matches settings for the number of heads."""
 FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
-"""Each label gets a name before any weight is read; other label settings are sizes of weights."""
+"""Each label is given a name before any weight is read; other label settings are weight sizes."""
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """Bytes of memory allowed per byte of a file (four float32 weights), and bytes for tables of positions."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
@@ -90,7 +90,7 @@ READ_FIRST_BYTES = 2**28
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 UNSUPPORTED_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
-"""Suffixes of models for other programs."""
+"""Suffixes of model files for other programs."""
 HOLDS_A_MODEL = re.compile(r"(\.gguf|\.safetensors|pytorch_model\.bin),")
 """Matches a line that names a model in a package's list of files."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
@@ -282,7 +282,7 @@ def id_and_revision(model: str) -> tuple[str, str]:
 
 
 def check_packages() -> None:
-    """Raise UserError if the extra for models is not installed."""
+    """Raise UserError if the `models` extra is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise UserError('model: needs: pip install "attncli[models]"')
 
@@ -381,7 +381,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """Raise UserError for a tokenizer.json that is too large, not JSON, or expands texts too much."""
+    """Raise UserError for a tokenizer.json that is too large, is not JSON, or expands texts too much."""
     _check_file(path)
     from attncli.models.tokenizer_files import check_tokenizer
 

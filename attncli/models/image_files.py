@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # belongs to an extra
 
 
 FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-"""Supported formats. For some others, such as PostScript, Pillow starts external programs."""
+"""The supported formats. For some others, such as PostScript, Pillow would start external programs."""
 
 
 PIXEL_BYTES = 4

@@ -31,7 +31,7 @@ class CannotShow(Exception):
 
 
 class StopCapture(Exception):
-    """Raised by a consumer that needs no further layers."""
+    """Raised by a consumer that needs no more layers."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,7 +257,7 @@ class DeferredLayers:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Pass on the waiting layers."""
+        """Pass the waiting layers on."""
         waiting, self.waiting = self.waiting, []
         for _, alike in groupby(waiting, _layer_traits):
             layers = list(alike)
@@ -440,7 +440,7 @@ RECOMPUTED = (
 
 @dataclass(frozen=True)
 class _Receiver:
-    """The consumer of the layers of a running model."""
+    """Holds the consumer of the layers of a running model."""
 
     consume: Consumer
     running: NamedModel

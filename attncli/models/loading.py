@@ -147,7 +147,7 @@ def _opened(asked: str) -> Pretrained:
 
 
 def _checked_source(asked: str, *, allow_download: bool) -> str:
-    """Raise UserError for anything but a local model or, if downloads are allowed, a name on the hub."""
+    """Raise UserError for anything but a local model or, if downloads are allowed, a hub id."""
     try:
         path = model_on_disk(asked, allow_download=allow_download)
     except ValueError as error:
@@ -508,7 +508,7 @@ def check_has_attention(name: str, model: PreTrainedModel) -> None:
 
 
 def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model whose input is neither text nor one of the readings of cards."""
+    """Raise UserError for a model whose input is neither text nor one of the readings on cards."""
     kinds = readings()
     if model.main_input_name not in ("input_ids", *(each for kind in kinds.values() for each in kind.inputs)):
         *kinds_before, last = "text", *(f"a {what}" for what in kinds)

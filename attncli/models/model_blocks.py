@@ -67,7 +67,7 @@ class ModelBlocks:
         self._containers = []
 
     def keep_lists(self, lists: Collection[str]) -> None:
-        """Drop calls of modules in other lists, which are not blocks, such as rotary embeddings."""
+        """Drop the calls of modules in other lists, which are not blocks, such as rotary embeddings."""
         names = {module: name for name, module in self.model.named_modules()}
         is_block = [block_list(names[module]) in lists for module in self.calls]
         self.calls = [*compress(self.calls, is_block)]

@@ -21,7 +21,7 @@ from attncli.system.platforms import read_ahead
 CHUNK_NUMBERS = 2**20
 """The count of numbers that are widened at a time: they stay in a core's cache until they are multiplied."""
 AHEAD_BYTES = 2**28
-"""Bytes that the system reads ahead: more than a disk delivers while that amount is computed."""
+"""The number of bytes that the system reads ahead: more than a disk delivers while they are computed."""
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -118,7 +118,7 @@ class NumberSource:
         return None
 
     def will_be_read(self) -> None:
-        """Called shortly before the numbers are needed."""
+        """Prepare for a read: this is called shortly before the numbers are needed."""
         raise NotImplementedError
 
 
@@ -129,7 +129,7 @@ def in_file(file: WeightFile, about: TensorInFile) -> NumberSource:
 
 @dataclass
 class InRows(NumberSource):
-    """A tensor stored row by row."""
+    """A tensor that is stored row by row."""
 
     file: WeightFile
     about: TensorInFile
@@ -282,7 +282,7 @@ class Processed(NumberSource):
     parts: Sequence[tuple[str, NumberSource]]
     process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
     name: str
-    """In the model."""
+    """Its name in the model."""
     shape: torch.Size
     dtype = torch.float32
 

@@ -1,4 +1,4 @@
-"""Openers of files other than text, one per reading; cards name them."""
+"""Openers for files other than text, one for each reading; cards name them."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ from attncli.models.prompts import Prompt
 class FileInput(NamedTuple):
     """A file, and the settings of a question that apply to it.
 
-    `is_cross`: one layer of cross-attention is read. A model that generates gets the `question`, in its
-    `chat` template if wanted, and generates at most `max_new_tokens`, without a limit if None.
+    `is_cross` is True if one layer of cross-attention is read. A model that generates gets the `question`, in
+    its `chat` template if wanted, and generates at most `max_new_tokens`, or without a limit if that is None.
     """
 
     file: str
@@ -26,35 +26,35 @@ class FileInput(NamedTuple):
 
 
 class Opener:
-    """Opens the files of one reading, with a method for each use by questions.
+    """Opens the files of one reading, with a method for each way in which questions use them.
 
     Each method raises UserError for a file or a model that does not support that use.
     """
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read for a survey of all heads; without a text, a decoder also generates one."""
+        """Read a file for a survey of all heads; without a text, a decoder also generates one."""
         raise NotImplementedError
 
     def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read for predictions of words, if the reading has words."""
+        """Read a file for predictions of words, if the reading has words."""
         return self.read(pretrained, given)
 
     def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read for one layer."""
+        """Read a file for one layer."""
         raise NotImplementedError
 
     def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
-        """Read as a prompt that a model continues."""
+        """Read a file as a prompt that a model continues."""
         raise UserError(f"model: {pretrained.name} generates text only from text")
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
-        """The model, or the part of it that reads many files, each with this text."""
+        """Return the model, or the part of it that reads many files, each with this text."""
         return pretrained
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The layer and head of cross-attention published as the best one; None without any."""
+        """Return the cross-attention layer and head published as the best one, or None if there is none."""
         return None
 
 
 OPENERS: LoadedOnUse[Opener] = LoadedOnUse({what: kind.opener for what, kind in readings().items()})
-"""The opener of each reading, imported on first use."""
+"""The opener of each reading, imported when it is first used."""

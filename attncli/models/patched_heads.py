@@ -167,7 +167,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def opened(self, *items: Payload, beneath: bool = False) -> Iterator[None]:
-        """Add the items inside the block, as the innermost or, if `beneath`, as the outermost."""
+        """Add the items inside the block, as the innermost or, with `beneath`, as the outermost items."""
         numbers = [next(self._numbers) for _ in items]
         places = [-number for number in reversed(numbers)] if beneath else numbers
         openings = [_Opening(*each) for each in zip(items, numbers, places, strict=True)]
@@ -222,7 +222,7 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def refuse_changes(model: nn.Module, why: str) -> None:
-    """Raise UserError, at the setting with the heads' names, if heads are changed in this thread."""
+    """Raise UserError, at the setting that names heads, if heads are changed in this thread."""
     for patches in _patches:
         if model in patches.modules:
             raise UserError(f"{patches.key}: {why}")
@@ -363,17 +363,17 @@ class PatchedHead:
 
     @cached_property
     def query(self) -> Float[Tensor, "text query dim"]:
-        """Queries of the head."""
+        """The queries of the head."""
         return self._whole.attention.query[:, self.head].clone()
 
     @cached_property
     def key(self) -> Float[Tensor, "text key dim"]:
-        """Keys of the head."""
+        """The keys of the head."""
         return self._whole.attention.key[:, self.head // self._whole.attention.group].clone()
 
     @cached_property
     def value(self) -> Float[Tensor, "text key value_dim"]:
-        """Values of the head."""
+        """The values of the head."""
         return self._whole.attention.value[:, self.head // self._whole.attention.group].clone()
 
     @cached_property
@@ -383,7 +383,7 @@ class PatchedHead:
 
     @cached_property
     def output(self) -> Float[Tensor, "text query value_dim"]:
-        """pattern @ value, before W_O."""
+        """The weights times the values: pattern @ value, before W_O."""
         return self._whole.output[:, self.head].clone()
 
     @cached_property

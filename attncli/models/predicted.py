@@ -213,7 +213,7 @@ def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predict
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
-    """Mask some tokens that are not special, at least one."""
+    """Mask some of the tokens that are not special, but at least one."""
     ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
     if mask is None:
         raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")

@@ -39,7 +39,7 @@ from attncli.records.report import Picture
 from attncli.records.token_ids import TokenIds
 
 FIRST_WORD_ID = 2**32
-"""Larger than every id of a vocabulary."""
+"""A number larger than every id of a vocabulary."""
 GRID_INPUT = "hidden_states"
 """The input of a model part that reads a grid row by row."""
 
@@ -120,7 +120,7 @@ class Reading:
 
     @property
     def is_alone(self) -> bool:
-        """True if it cannot share a batch: the input of a grid read row by row has no axis of texts."""
+        """True if it cannot share a batch, as the input of a grid read row by row has no axis of texts."""
         return GRID_INPUT in (self.inputs or {})
 
     @property
@@ -134,13 +134,13 @@ class Reading:
         return self.origin is not None and self.origin.kind.on_grid
 
     def drawn(self) -> tuple[Picture, ...]:
-        """The pictures that a page shows beside maps of the tokens."""
+        """Return the pictures that a page shows beside maps of the tokens."""
         if self.origin is None:
             return ()
         return self.origin.drawn("context_tokens" if self.text.origin is None else "tokens")
 
     def in_words(self) -> "Reading":
-        """The reading with words instead of tokens, if words were requested."""
+        """Return the reading with words instead of tokens, if words were requested."""
         context = None if self.context is None else self.context.in_words()
         return Reading(
             self.text.in_words(),
@@ -243,7 +243,7 @@ class Pretrained:
 
     @cached_property
     def unshown_layers(self) -> str:
-        """A sentence on the layers without weights; empty if all layers have some."""
+        """A sentence on the layers that have no weights; empty if all layers have weights."""
         return unshown_layers(self.model)
 
     def layer_mixer(self, layer: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Repeated random tokens, which reveal induction heads."""
+"""Sequences of repeated random tokens, which reveal induction heads."""
 
 import torch
 

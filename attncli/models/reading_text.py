@@ -1,4 +1,4 @@
-"""Texts and token ids as a model reads them: tokens, limits, special tokens, the decoder's start token."""
+"""Texts and token ids as a model reads them: tokens, limits, special tokens, and a decoder's start token."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -158,7 +158,7 @@ def _padding_id(pretrained: Pretrained) -> int | None:
 
 
 def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:
-    """The input of a decoder that generates this text: the start token, then all tokens but the last."""
+    """Return a decoder's input for generating this text: the start token, then all tokens but the last."""
     start = decoder_start(pretrained.model.config, getattr(pretrained.whole, "generation_config", None))
     if start is None:
         return text

@@ -58,7 +58,7 @@ Whole = Callable[[AttentionLayer], AttentionLayer]
 
 @runtime_checkable
 class Change(Protocol):
-    """A change of heads in a run of several copies of a text, each with different heads."""
+    """A change of heads in a run on several copies of a text, each with different heads changed."""
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
         """Return the changes of a call, for the heads chosen in each text."""
@@ -96,7 +96,7 @@ class Removal:
     def apply_to_linear(
         self, heads: ProjectedHeads, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> None:
-        """Replace heads of a layer without a softmax in all runs until the hooks are closed."""
+        """Replace the heads of a layer without a softmax in all runs until the hooks are closed."""
         places = _places_in_texts(call, removed)
         if places:
             replacement = None if self.method == "zero" else self._replacement(call)
@@ -240,7 +240,7 @@ class _HeadsByName:
                 raise UserError(f"{self.key}: must name a stack of {self.name}, such as decoder:{name}")
 
     def remove_linear(self, pretrained: Pretrained, hooks: ExitStack) -> None:
-        """Remove heads without a softmax until the hooks are closed."""
+        """Remove the heads without a softmax until the hooks are closed."""
         if not pretrained.unshown_layers:
             return
         layers, attending = _linear_layers(pretrained)

@@ -92,7 +92,7 @@ class RemovalRuns:
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
         self._calls: dict[tuple[str, int], int] = {}
-        """By stack and layer."""
+        """The number of each call, by stack and layer."""
         self._modules = frozenset(self.model.modules())
         self.linear: list[ProjectedHeads] = []
         self.linear_reads: list[Tensor] = []

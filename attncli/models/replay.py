@@ -225,7 +225,7 @@ class Replay:
 
     @contextmanager
     def _running(self, rows: LastRows) -> Iterator[None]:
-        """Compute the model's attention here inside the block, or let the model compute it eagerly."""
+        """Inside the block, compute the model's attention here, or let the model compute it eagerly."""
         with ExitStack() as opened:
             opened.enter_context(model_errors(self.model.config.model_type, "read an answer"))
             if self.way.kind == "interface":

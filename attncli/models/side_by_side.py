@@ -1,4 +1,4 @@
-"""Runs of a model in threads that take turns, so that products with the same weight are computed together."""
+"""Runs of a model in threads that take turns, so that products with one weight are computed together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -34,7 +34,7 @@ BeforeEach = Callable[[Bool[Tensor, "run source"]], Iterator[None]]
 
 
 class SourceRemoval(ABC):
-    """A score measured with only some of the sources."""
+    """A score that is measured with only some of the sources."""
 
     @abstractmethod
     def measured(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
@@ -68,7 +68,7 @@ class SourcesTakenOut(AnswerRemoval):
     def log_probabilities(
         self, masks: Bool[Tensor, "run source"], before_each: BeforeEach | None = None
     ) -> Float[Tensor, "run token"]:
-        """See `AnswerRemoval`; similar prompts run one after another."""
+        """Return the same as in `AnswerRemoval`; similar prompts run one after another."""
         log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
         begun = repeat(None) if before_each is None else before_each(masks[order])

@@ -58,7 +58,7 @@ class SourcedText:
     asking: str = ""
 
     def texts(self) -> list[str]:
-        """The text of each source."""
+        """Return the text of each source."""
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":

@@ -341,7 +341,10 @@ def _tensors_in(part: Any) -> Iterator[Tensor]:
 
 
 def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
-    """Nested lists and dicts with each tensor changed; `Stored.read` leaves tensors in memory unchanged."""
+    """Return nested lists and dicts with each tensor changed.
+
+    With `Stored.read`, tensors that are in memory stay unchanged.
+    """
     if isinstance(part, Tensor):
         return part if change is Stored.read and not isinstance(part, Stored) else change(part)
     if isinstance(part, list | tuple):
@@ -598,7 +601,7 @@ def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:
-    """Mark a model as loaded: from now on, its weights are read when they are used."""
+    """Mark a model as loaded, so that from now on its weights are read when they are used."""
     use.is_loading = False
     use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
     if use.device.type == "cpu":

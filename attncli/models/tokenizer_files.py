@@ -110,7 +110,7 @@ def _longest_replacement(characters: str) -> float:
 
 
 def _added(part: Any) -> float:
-    """Number of tokens that a post-processor adds; infinite if unknown, or if it copies the text."""
+    """Return the number of tokens that a post-processor adds; infinite if unknown or if it copies texts."""
     match part:
         case None | {"type": "ByteLevel"}:
             return 0.0

@@ -42,9 +42,10 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
 
 @dataclass(frozen=True)
 class TensorInFile:
-    """Location of a tensor's numbers in a file: their type (a name, in GGUF a number), shape, first byte.
+    """The location of a tensor's numbers in a file: type (a name, or in GGUF a number), shape, first byte.
 
-    `strides` are distances between neighbours along each axis, in numbers; None if the tensor is contiguous.
+    `strides` are the distances between neighbours along each axis, in numbers, or None if the tensor is
+    contiguous.
     """
 
     kind: str | int
@@ -152,7 +153,7 @@ class GgufHeader:
     tensors: Mapping[str, TensorInFile]
     num_blocks: int
     num_tokens: int
-    """Of its vocabulary."""
+    """The number of tokens in its vocabulary."""
     settings: Mapping[str, Setting]
 
     @property
@@ -215,7 +216,7 @@ class _Header:
         self._file, self._size = file, size
         self._num_items = self._text_bytes = 0
         self.lengths: dict[str, int] = {}
-        """Of the arrays."""
+        """The lengths of the arrays."""
         version = int.from_bytes(file.read(8)[4:], "little")
         self._order = "<" if version & 0xFFFF else ">"
 

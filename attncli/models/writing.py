@@ -81,7 +81,7 @@ SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
     "suppress_tokens": None,
     "watermarking_config": None,
 }
-"""Settings that apply and may change the likeliest token, each with the value at which it has no effect."""
+"""Settings that apply and may change the likeliest token, each with the value that has no effect."""
 SETTINGS_LEFT_OUT: Mapping[str, Any] = {
     "constraints": None,
     "dola_layers": None,
@@ -110,7 +110,7 @@ class TextPieces:
         self._num_handed_over = 0
 
     def take(self, ids: list[int]) -> None:
-        """Take all tokens so far."""
+        """Take all the tokens generated so far."""
         text = self._text_of(ids)
         if not text.endswith("\ufffd"):
             self._on_text(text[self._num_handed_over :])
@@ -232,7 +232,7 @@ class Decoding:
     prefill_chunk: int | None = None
 
     def config(self, of_model: GenerationConfig) -> GenerationConfig:
-        """The config for transformers' generate, from these settings and the applicable ones of the model."""
+        """Return the config for transformers, from these settings and those of the model that apply."""
         config: Any = deepcopy(of_model)
         for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not type it
             if not name.startswith("_") and name not in APPLIED_SETTINGS and name not in SETTINGS_THAT_CHOOSE:
