@@ -206,7 +206,7 @@ def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]
 
 
 def _pickled(file: str) -> "PickledArrays":
-    from attncli.models.pickled_weights import pickled_arrays  # imports torch, only for these files
+    from attncli.models.pickled_weights import pickled_arrays  # this imports torch, but only for these files
 
     return pickled_arrays(Path(file))
 

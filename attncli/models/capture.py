@@ -385,7 +385,7 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
     def tried() -> Way:
         way = _tried(model, few, output_attentions=True)
         if way == Way("interface") and more is not None:
-            # Without the weights, which would be returned for all layers at once.
+            # The weights are left out, since they would be returned for all layers at once.
             way = _tried(model, more)
         return way
 

@@ -145,7 +145,7 @@ def copied(output: object, num_copies: int) -> object:
         is_one_text = output.ndim > 1 and len(output) == 1
         return torch.cat([output] * num_copies) if is_one_text else output
     if isinstance(output, Mapping):
-        # Built from a mapping, like transformers' outputs; the type Mapping does not declare this.
+        # Built from a mapping, as transformers' outputs can be; the type Mapping does not declare this.
         return type(output)({name: copied(part, num_copies) for name, part in output.items()})  # type: ignore[call-arg]
     if isinstance(output, tuple | list):
         return type(output)(copied(part, num_copies) for part in output)

@@ -177,7 +177,7 @@ class OpenItems(Generic[Payload]):
         try:
             yield
         finally:
-            # By identity, since another context or thread may have opened it, or ends in another order.
+            # By identity, since another context or thread may have opened it, or may end in another order.
             for opening in openings:
                 opening.is_open = False
                 in_thread.remove(opening)

@@ -234,7 +234,7 @@ class Decoding:
     def config(self, of_model: GenerationConfig) -> GenerationConfig:
         """Return the config for transformers, from these settings and those of the model that apply."""
         config: Any = deepcopy(of_model)
-        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not type it
+        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not annotate it
             if not name.startswith("_") and name not in APPLIED_SETTINGS and name not in SETTINGS_THAT_CHOOSE:
                 setattr(config, name, None)
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
@@ -473,7 +473,7 @@ def _cache_options(
 def _without_window(layer: Any) -> Any:
     """Return a cache layer that keeps all keys, in place of one that keeps only a window."""
     if type(layer) is DynamicSlidingWindowLayer:
-        return DynamicLayer()  # type: ignore[no-untyped-call] # transformers does not type it
+        return DynamicLayer()  # type: ignore[no-untyped-call] # transformers does not annotate it
     if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
         return LinearAttentionAndFullAttentionLayer(number_of_states=layer.number_of_states)
     return layer
