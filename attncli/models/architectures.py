@@ -1,7 +1,8 @@
 """Names of parts, arguments, outputs and settings in the supported architectures.
 
-These are the only tables of such names. None of them depends on the name of an architecture: a new one works
-if it passes its attention to transformers' AttentionInterface and names its parts as another one does.
+These are the only tables of such names. None of them depends on the name of an architecture: a new
+architecture works if it passes its attention to transformers' AttentionInterface and uses the part names of a
+known one.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Text files and array files (.npy, .npz, .safetensors, .pt) from other tools, read without running code.
 
-The weights of another tool come as such arrays, and their tokens as such texts.
+Such arrays hold the weights of another tool, and such texts hold their tokens.
 """
 
 import math

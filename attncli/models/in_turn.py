@@ -152,14 +152,14 @@ def shared_use(whole: PreTrainedModel) -> Pretrained | None:
 
 @contextmanager
 def nothing_else_measured() -> Iterator[None]:
-    """Inside the block, keep other threads from measuring any model, since the default dtype may differ."""
+    """Inside the block, keep other threads from measuring any model, as when the default dtype is changed."""
     with _used(_Use(everything=True)):
         yield
 
 
 @contextmanager
 def one_at_a_time(part: object) -> Iterator[None]:
-    """Inside the block, keep other threads from the same action on a part of the whole process."""
+    """Inside the block, keep other threads from performing the same action on a part of the whole process."""
     is_mine = any(use.thread == get_ident() and part in use.parts for use in [*_uses])
     with _used(_Use(parts=lambda: [] if is_mine else [part])):
         yield

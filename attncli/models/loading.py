@@ -140,7 +140,7 @@ def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) 
 
 
 def _opened(asked: str) -> Pretrained:
-    """Return the same as `open_model`, with the model of the last call cached."""
+    """Open a model as `open_model` does, with the model of the last call cached."""
     source = _checked_source(asked, allow_download=False)
     pretrained = kept_pretrained(source, allow_download=False, device="auto", with_head=True)
     return replace(pretrained, name=short_name(asked))

@@ -102,7 +102,7 @@ class NumberSource:
         raise NotImplementedError
 
     def passing(self, start: int, stop: int) -> Tensor:
-        """Return the same as `rows`, in memory that the next call in this thread reuses."""
+        """Return the rows as `rows` does, in memory that the next call in this thread reuses."""
         return self.rows(start, stop)
 
     def narrow(self) -> "NumberSource | None":

@@ -144,10 +144,10 @@ def predicted_pair(
     token: int | None = None,
     key: str = "text",
 ) -> Predicted:
-    """Return the predictions for a prompt whose heads are to output what they do on another prompt.
+    """Return the predictions for a prompt, where heads are given their outputs on another prompt.
 
     The outputs are swapped at all tokens, or at the position `token`. Encoders have the same tokens masked in
-    both. Raises UserError if the prompts differ in length, and as `predicted_reading` does.
+    both. Raises UserError if the prompts differ in length, and whenever `predicted_reading` does.
     """
     state = generator.get_state()
     here = predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)

@@ -119,9 +119,9 @@ def gated_heads(
 class GatedHeads:
     """Attention heads that gates or a norm change before W_O reads them (Qwen3-Next).
 
-    In that case, a head's output is defined by the input of W_O. A run without every second head checks this:
-    the input must be zero for the removed heads, and unchanged for the others, up to a factor from a norm
-    over all heads.
+    The input of W_O then defines the output of a head. A run without every second head checks this: the input
+    must be zero for the removed heads, and unchanged for the others, up to a factor from a norm over all
+    heads.
     """
 
     def __init__(self, model: nn.Module) -> None:

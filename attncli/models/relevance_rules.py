@@ -85,7 +85,7 @@ class Relevance:
     def take(self, tensor: Tensor, sign: int = 1) -> Tensor:
         """Return the tensor; its relevance is added to what is absorbed, or subtracted if `sign` is -1."""
         marked = tensor.view_as(tensor)
-        # torch does not annotate this method
+        # torch does not annotate this
         marked.register_hook(  # type: ignore[no-untyped-call]
             lambda gradient: self._add(tensor, gradient, sign)
         )
@@ -177,7 +177,7 @@ class _Rules(TorchFunctionMode):
         return func(*args, **keywords)
 
     def _halved(self, value: Any) -> Any:
-        # torch does not annotate this method
+        # torch does not annotate this
         is_changing = isinstance(value, Tensor) and value.requires_grad
         return _Halved.apply(value) if is_changing else value  # type: ignore[no-untyped-call]
 

@@ -49,7 +49,7 @@ class FirstTokens(NamedTuple):
     visibility: Visibility
 
     def first(self, count: int) -> "FirstTokens":
-        """Return the same for fewer tokens, using no more memory than they need."""
+        """Return the keys and values of fewer tokens, using no more memory than they need."""
         key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
         return FirstTokens(key, value, self.visibility)
 

@@ -68,7 +68,7 @@ class SourcesTakenOut(AnswerRemoval):
     def log_probabilities(
         self, masks: Bool[Tensor, "run source"], before_each: BeforeEach | None = None
     ) -> Float[Tensor, "run token"]:
-        """Return the same as in `AnswerRemoval`; similar prompts run one after another."""
+        """Run similar prompts one after another; see `AnswerRemoval`."""
         log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
         begun = repeat(None) if before_each is None else before_each(masks[order])

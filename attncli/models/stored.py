@@ -253,7 +253,7 @@ class Stored(Tensor):
     ) -> Any:
         keywords = dict(kwargs or {})
         if func in DESCRIBES or (_describes(func) and func not in (DATA.__get__, DATA.__set__)):
-            # torch does not annotate this method
+            # torch does not annotate this
             return super().__torch_function__(func, types, args, keywords)  # type: ignore[no-untyped-call]
         if func in SAME:
             return _again(args[0])
@@ -448,7 +448,7 @@ def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | Non
         return functional.linear(input, weight.numbers, bias)
     added = None if bias is None else bias.detach()
     if torch.is_grad_enabled() and input.requires_grad:
-        # torch does not annotate this method
+        # torch does not annotate this
         product: Tensor = _Linear.apply(input, [weight], added)  # type: ignore[no-untyped-call]
         return product
     return _multiplied(input, weight, added)

@@ -36,7 +36,7 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
 def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
     """Return the queries that heads look from: named tokens, by default [CLS] on a grid; None means all.
 
-    Results are then the mean over all queries.
+    With None, the mean over all queries is used.
     """
     is_grid = text.origin is not None and text.origin.grid is not None
     queries = names or ((CLS,) if is_grid and CLS in text.tokens else ())

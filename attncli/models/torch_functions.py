@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def functions_named(*names: str) -> set[Callable[..., object]]:
-    """Return torch's functions with these names, with tensor methods and operators, also in-place ones."""
+    """Return the torch functions with these names, including tensor methods, operators and in-place forms."""
     forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
     holders = (torch, Tensor, functional, torch.special)
     functions = (getattr(holder, form, None) for holder in holders for form in forms)

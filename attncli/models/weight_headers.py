@@ -1,4 +1,7 @@
-"""The headers of safetensors and GGUF files, checked before other readers open them. Needs no torch."""
+"""The headers of safetensors and GGUF files, checked before other readers open them.
+
+This module needs no torch.
+"""
 
 import io
 import re
