@@ -1,4 +1,4 @@
-"""Kinds of values, shared by settings and calls from Python, and the validation of calls.
+"""Kinds of values shared by settings and calls from Python, and the validation of calls.
 
 A Spec's field and a function's parameter have the same annotation, such as `Size`; `checked` validates a call
 before anything is read or loaded.
@@ -43,7 +43,7 @@ def plain_number(value: Any) -> Any:
 
 
 def number_as_text(value: Any) -> Any:
-    """Return a number as text, for settings with a few choices; other values are unchanged.
+    """Return a number as a string, for settings with a few choices; other values are unchanged.
 
     Raises ValueError for a Boolean.
     """
@@ -65,7 +65,7 @@ TopShare = Annotated[float, Field(gt=0, le=1), PlainNumber]
 
 
 def check_share(value: float) -> float:
-    """Return the share of a cache. Raises ValueError for anything else."""
+    """Return the share of a cache. Raises ValueError for any other value."""
     if not 0 < value <= 1:
         raise ValueError(f"must be a share of the cache, above 0 and at most 1 (got {value:g})")
     return value
@@ -75,14 +75,14 @@ Share = Annotated[float, PlainNumber, AfterValidator(check_share)]
 
 
 def is_unicode(value: object) -> bool:
-    """Return True if a text, or every text of a list, is valid Unicode: half a surrogate pair is not."""
+    """Return True if a string, or every string of a list, is valid Unicode, without half a surrogate pair."""
     if isinstance(value, list):
         return all(map(is_unicode, value))
     return not isinstance(value, str) or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def check_text(value: str) -> str:
-    """Return the text. Raises ValueError if it is blank or not valid Unicode."""
+    """Return the string. Raises ValueError if it is blank or not valid Unicode."""
     if not value.strip():
         raise ValueError(NO_TEXT)
     if not is_unicode(value):
@@ -94,21 +94,21 @@ NonBlankText = Annotated[str, AfterValidator(check_text)]
 
 
 def shown(value: object) -> str:
-    """Format an invalid value for an error: on one line, shortened if long."""
+    """Format an invalid value for an error message: on one line, and shortened if it is long."""
     if isinstance(value, list):
         value = f"[{', '.join(map(_str, value[:MAX_QUOTED]))}]"
     if isinstance(value, str):
         start = value[: MAX_QUOTED + 1]
         text = start if start.strip() and start.isprintable() else repr(start)
     elif isinstance(value, int) and abs(value) >= 10**MAX_QUOTED:
-        text = f"a number of {value.bit_length()} bits"  # Python refuses to format the longest
+        text = f"a number of {value.bit_length()} bits"  # Python refuses to format the longest integers
     else:
         text = " ".join(_repr(value).split())
     return _cut(text)
 
 
 def in_python(value: object) -> str:
-    """Format an invalid argument as in Python source, with quotes around text."""
+    """Format an invalid argument as in Python source, with quotes around strings."""
     return shown(value) if isinstance(value, int) else _cut(" ".join(_repr(value).split()))
 
 
@@ -134,13 +134,13 @@ def _cut(text: str) -> str:
 
 
 def is_list(value: object) -> bool:
-    """Return True for a list, tuple, set, array or generator, but not for text, a mapping or bytes."""
+    """Return True for a list, tuple, set, array or generator, but not for a string, a mapping or bytes."""
     is_one = isinstance(value, str | Mapping | bytes | bytearray | memoryview)
     return isinstance(value, Iterable) and not is_one and getattr(value, "ndim", 1) > 0
 
 
 def listed(value: Any) -> list[Any]:
-    """Return the items of a list, tuple, set, array or generator, or the comma-separated parts of a text.
+    """Return the items of a list, tuple, set, array or generator, or the comma-separated parts of a string.
 
     Raises ValueError for values without items, and for mappings and bytes.
     """
@@ -167,7 +167,7 @@ OneOrMoreHeads = HeadName | Iterable[HeadName]
 
 
 def is_pair(value: Any) -> bool:
-    """Return True for a layer and a head as two numbers."""
+    """Return True for a layer and a head given as two numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     numbers = [number.item() if getattr(number, "ndim", None) == 0 else number for number in value]
@@ -175,7 +175,7 @@ def is_pair(value: Any) -> bool:
 
 
 def head_name(value: Any) -> str:
-    """Return a head as `5:11`, given in that form or as (5, 11). Raises ValueError for anything else."""
+    """Return the head as `5:11`, given in that form or as (5, 11). Raises ValueError for any other value."""
     value = _plain(value)
     if is_pair(value):
         value = f"{index(value[0])}:{index(value[1])}"
@@ -190,7 +190,7 @@ def head_name(value: Any) -> str:
 
 
 def head_name_without_stack(value: Any) -> str:
-    """Like `head_name`, but raises ValueError for a head with a stack."""
+    """Do the same as `head_name`, but raise ValueError for a head with a stack."""
     name = head_name(value)
     if named_head(name).stack:
         raise ValueError(f"{NOT_A_HEAD} (got {shown(value)})")
@@ -198,21 +198,21 @@ def head_name_without_stack(value: Any) -> str:
 
 
 def head_names(value: Any) -> list[str]:
-    """Return distinct heads as `5:11`; (0, 1) is a single head, and a text may list several.
+    """Return distinct heads as `5:11`; (0, 1) is a single head, and a string may list several heads.
 
-    Raises ValueError for anything else.
+    Raises ValueError for any other value.
     """
     items = [value] if isinstance(value, tuple) and is_pair(value) else listed(value)
     return list(dict.fromkeys(map(head_name, items)))
 
 
 def head_names_without_stack(value: Any) -> list[str]:
-    """Like `head_names`, but raises ValueError for a head with a stack."""
+    """Do the same as `head_names`, but raise ValueError for a head with a stack."""
     return list(dict.fromkeys(map(head_name_without_stack, head_names(value))))
 
 
 def token_names(value: Any) -> list[str]:
-    """Return the names of tokens, by text or position. Raises ValueError for anything else."""
+    """Return the names of tokens, given by text or position. Raises ValueError for any other value."""
     items = [value] if isinstance(value, int) else listed(value)
     names = [plain_number(item) for item in items]
     for name in names:
@@ -222,7 +222,7 @@ def token_names(value: Any) -> list[str]:
 
 
 def text_or_token_id(value: Any) -> str | int:
-    """Return a text or the id of a token. Raises ValueError for anything else."""
+    """Return a text or a token id. Raises ValueError for any other value."""
     answer = value if isinstance(value, str | bool) else plain_number(value)
     if isinstance(answer, bool) or not isinstance(answer, str | int):
         raise ValueError(f"must be text or a token id (got {shown(value)})")
@@ -253,7 +253,7 @@ def shares(value: Any) -> list[float]:
 
 
 def one_of(names: Collection[str]) -> Callable[[Any], str]:
-    """Return a validator for one of the names."""
+    """Return a validator that accepts one of the names."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
@@ -264,7 +264,7 @@ def one_of(names: Collection[str]) -> Callable[[Any], str]:
 
 
 def some_of(names: Collection[str]) -> Callable[[Any], list[str]]:
-    """Return a validator for distinct names, in a list or comma-separated."""
+    """Return a validator that accepts distinct names, in a list or comma-separated."""
     check = one_of(names)
     return lambda value: list(dict.fromkeys(map(check, listed(value))))
 
@@ -273,7 +273,7 @@ CheckedRows = TypeVar("CheckedRows")
 
 
 def rows_with(*columns: str, convert: Callable[[list[Any]], CheckedRows]) -> Callable[[Any], CheckedRows]:
-    """Return a validator for rows of a survey with these columns, which converts them."""
+    """Return a validator that checks and converts rows of a survey with these columns."""
 
     def check(value: Any) -> CheckedRows:
         rows: list[Any] = listed(value) if is_list(value) else [value]
@@ -304,7 +304,7 @@ MAX_FILE_NAME = 255
 
 
 def file_name(value: Any) -> str:
-    """Return the name of a file. Raises ValueError for anything that cannot be one."""
+    """Return the name of a file. Raises ValueError for anything that cannot be a file name."""
     name = fspath(value) if isinstance(value, str | PathLike) else None
     with suppress(UnicodeEncodeError):  # half a surrogate pair cannot be in a file name
         if isinstance(name, str) and name.strip() and "\0" not in name:
@@ -317,7 +317,7 @@ def file_name(value: Any) -> str:
 
 
 def by(check: Callable[[Any], Any]) -> PlainValidator:
-    """Return a kind of value from a function that converts it or raises ValueError."""
+    """Make a kind of value from a function that converts the value or raises ValueError."""
     return PlainValidator(check)
 
 
@@ -361,7 +361,7 @@ def _choices(context: Mapping[str, Any]) -> str:
 
 
 def expectation(error: ErrorDetails) -> str:
-    """Return what pydantic expected of a value, in attn's wording."""
+    """Return what pydantic expected of a value, in attn's own words."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
@@ -374,7 +374,7 @@ def expectation(error: ErrorDetails) -> str:
 
 
 def error_message(error: ErrorDetails) -> str:
-    """Return one line for a pydantic error: what the value must be, and what it is."""
+    """Return one line for a pydantic error: what the value must be and what it actually is."""
     if error["type"] == "value_error":
         return expectation(error)
     has_other_type = error["type"].endswith("_type")
@@ -388,11 +388,11 @@ def error_message(error: ErrorDetails) -> str:
 
 
 class WrongArgument(UserError, ValueError):
-    """Invalid arguments of a call, one line each: `heads: must ...`."""
+    """Invalid arguments of a call, with one line for each, like `heads: must ...`."""
 
 
 def _kind(annotation: Any) -> Any:
-    """Reduce an annotation with a validator of ours to the validator, so that pydantic adds no checks."""
+    """Reduce an annotation with one of our validators to that validator, so that pydantic adds no checks."""
     has_check = any(isinstance(data, PlainValidator) for data in getattr(annotation, "__metadata__", ()))
     return Annotated[Any, *annotation.__metadata__] if has_check else annotation
 
@@ -404,8 +404,8 @@ Returned = TypeVar("Returned")
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """Validate the arguments of a function against its annotations and convert them before each call.
 
-    Raises WrongArgument with a line per invalid argument. A wrong keyword remains Python's TypeError. NumPy
-    and torch numbers are accepted; a Boolean or a text in place of a number is not.
+    Raises WrongArgument with one line per invalid argument. A wrong keyword still raises Python's TypeError.
+    NumPy and torch numbers are accepted; a Boolean or a string in place of a number is not.
     """
     parameters = signature(function)
     hints = get_type_hints(function, include_extras=True)
@@ -438,7 +438,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             raise WrongArgument(*lines)
         return function(*bound.args, **bound.kwargs)
 
-    # help() shows the accepted types, not the checks.
+    # help() shows the accepted types instead of the checks.
     plain = get_type_hints(function)
     unchecked = [
         each.replace(annotation=plain.get(name, each.annotation))

@@ -1,4 +1,4 @@
-"""Attention statistics: scores before and after scaling, each row of weights, each key."""
+"""Attention statistics: scores before and after scaling, rows of weights, and keys."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from attncli.records.values import Mask, NamedTensor, Tensors, later_keys
 
 
 class ScoreMoments(Record):
-    """Mean, unbiased variance, minimum and maximum of the scores of visible keys."""
+    """The mean, unbiased variance, minimum and maximum of the scores of visible keys."""
 
     mean: float | None
     variance: float | None
@@ -26,7 +26,7 @@ class LambdaFactor(Record):
 
 
 class ScoreRule(Record):
-    """How a head's scores are computed from query · key, so that readers can check them."""
+    """How a head's scores are computed from query · key, so that readers can check the numbers."""
 
     scale: float | None
     softcap: float | None
@@ -36,7 +36,7 @@ class ScoreRule(Record):
 class LoopDifferences(Record):
     """The largest differences between the loop's results and those of the faster methods.
 
-    None for sums, which a softmax cannot produce.
+    The differences are None for sums, which a softmax cannot produce.
     """
 
     loop_vs_matmul: float | None
@@ -60,7 +60,7 @@ class RowQuantiles(Record):
 
 
 class ExtremeRow(Record):
-    """A query with one of a statistic's lowest or highest values, across all sequences and heads."""
+    """A query with one of the lowest or highest values of a statistic, across all sequences and heads."""
 
     statistic: str
     extreme: str
@@ -76,9 +76,9 @@ UNSCALED = ("scores", "second_scores")
 
 
 def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
-    """Return the mask of weights from another tool: causal if no query has weight on a later key.
+    """Return the mask of weights from another tool: causal if no query puts weight on a later key.
 
-    None if the weights do not determine it.
+    Return None if the weights do not determine the mask.
     """
     *_, num_queries, num_keys = weights.values.shape
     later = later_keys(num_queries, num_keys)
@@ -89,12 +89,12 @@ def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayerStatistics(Result):
-    """Statistics of one layer: the scores, and each row and key.
+    """Statistics of one layer: its scores, rows and keys.
 
-    `weights` are replaced by block means if they would be too large. In differential attention
-    `scores` are those of the first half, `second_scores` those of the second. `score_rule` and the tensors of
-    a model's layer exist only in explanations. Very many rows are summarised by quantiles and extremes.
-    `agreement` holds the differences from the loop form.
+    `weights` are replaced by block means if they would be too large. In differential attention, `scores`
+    belong to the first half and `second_scores` to the second. `score_rule` and the tensors of a model's
+    layer are set only when `explain` is on. If there are very many rows, they are summarised as quantiles and
+    extremes. `agreement` holds the differences from the results of the loop.
     """
 
     weights: NamedTensor | None = tensor(num_axes=2)
@@ -114,7 +114,7 @@ class LayerStatistics(Result):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OutsideWeights(Result):
-    """Statistics of weights from another tool; no row statistics unless every row is a distribution."""
+    """Statistics of weights from another tool, without row statistics unless every row is a distribution."""
 
     title: ClassVar[str] = "Attention weights"
 

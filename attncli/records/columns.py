@@ -59,7 +59,7 @@ FEW = 50
 
 
 def few_notes(count: int, kind: str = "text") -> list[str]:
-    """Return the note on intervals of means over few texts, prompts or files."""
+    """Return the note about intervals of means over only a few texts, prompts or files."""
     return [f"Under {FEW} {kind}s: intervals of skewed statistics are too narrow."] if 1 < count < FEW else []
 
 
@@ -72,7 +72,7 @@ WIDER: Mapping[type, tuple[type, ...]] = {float: (int, float)}
 
 
 def _alternatives(annotation: object) -> tuple[object, ...]:
-    """Return the types of a union, or the single type."""
+    """Return the types of a union, or the type itself if it is not a union."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
@@ -87,7 +87,7 @@ def _comparable(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _order(cell: str | float | None) -> tuple[int, str | float]:
-    """Return the sort key of a cell: numbers, then texts, then None."""
+    """Return the sort key of a cell: numbers come first, then strings, then None."""
     return (2, 0) if cell is None else (int(isinstance(cell, str)), cell)
 
 
@@ -101,10 +101,11 @@ def _are_numbers(cells: Cells) -> bool:
 class ColumnKind:
     """A column of a class of rows.
 
-    `kinds` are the types of its cells, None for a missing number. `unit` is the unit of its numbers, such as
-    logit or nats. A store keeps its numbers unless `is_kept` is false (positions). If `is_needed` is false,
-    it may be missing from reports of older versions. `of` computes it from the row's other cells. If a mean
-    over texts `has_interval`, the columns NAME_low and NAME_high hold its interval for several texts.
+    `kinds` are the types of its cells, with None for a missing number. `unit` is the unit of its numbers,
+    such as logit or nats. A store keeps its numbers unless `is_kept` is false, as for positions. If
+    `is_needed` is false, reports of older versions may lack the column. `of` computes a cell from the row's
+    other cells. If a mean over texts `has_interval`, the columns NAME_low and NAME_high hold its interval if
+    there are several texts.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class ColumnKind:
         self.has_interval = has_interval
 
     def named(self, name: str, annotation: object) -> Self:
-        """Set the name, unless it has one, and the types of its cells; return the column."""
+        """Set the name, unless the column has one, and the types of its cells; return the column."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
         self.name = self.name or name
         self.kinds = tuple(
@@ -166,7 +167,8 @@ def column(
 ) -> T:
     """Declare a column, after its name and type; see `ColumnKind`.
 
-    `name` is the cell's name if it cannot be an attribute, such as `from`. The row's attribute is the cell.
+    `name` is the cell's name if that cannot be an attribute, as is the case for `from`. The row's attribute
+    is the cell.
     """
     compute = cast("Callable[[Record], object] | None", of)
     return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, compute))
@@ -198,7 +200,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
         for name in numbers:
             kind = ColumnKind(unit=(units or {}).get(name, ""), is_needed=False)
             declared_here[name] = kind.named(name, float | None)
-            if not hasattr(cls, name):  # a plugin's statistic may be named like an attribute of rows
+            if not hasattr(cls, name):  # a plugin's statistic may have the same name as an attribute of rows
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
 
@@ -220,14 +222,14 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
         return len(self._cells)
 
     def number(self, name: str) -> float | None:
-        """Return a cell that is a number or None. Raises TypeError for others."""
+        """Return a cell that is a number or None. Raises TypeError for any other cell."""
         cell = self[name]
         if cell is not None and not isinstance(cell, int | float):
             raise TypeError(f"{name} is not a number: {cell!r:.40}")
         return cell
 
     def numbers(self) -> Numbers:
-        """Return the cells of a row of numbers. Raises TypeError for other cells."""
+        """Return the cells of a row of numbers. Raises TypeError if any cell is not a number."""
         return Numbers({name: self.number(name) for name in self})
 
     def __eq__(self, other: object) -> bool:
@@ -238,7 +240,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def declared(cls, name: str) -> ColumnKind | None:
-        """Return the column of that name; None if only another version declares it."""
+        """Return the column with that name, or None if only another version declares the column."""
         return cls.columns.get(name, cls.others)
 
     @classmethod
@@ -259,7 +261,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
-        """Concatenate tables; missing columns are filled with None."""
+        """Concatenate tables, filling missing columns with None."""
         parts = [*tables]
         names = dict.fromkeys(name for part in parts for name in part.cells)
         joined: dict[str, Cells] = {}
@@ -274,7 +276,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def single(cls, **cells: object) -> Self:
-        """Build a single row; optional cells may be missing."""
+        """Build a table of a single row; optional cells may be missing."""
         rows = cls.rows([cells])
         return rows[0] if cells else cls({}, 0)
 
@@ -335,7 +337,7 @@ class Records(Table[R]):
         return SmallTable.of(self.kind.__name__, self).html()
 
     def sorted(self, key: str | Callable[[R], SortKey]) -> "Records[R]":
-        """Return the rows in ascending order of a column, missing cells last, or of a function's value.
+        """Return the rows in ascending order of a column, with missing cells last, or of a function's value.
 
         Raises UserError for a column of lists, which cannot be ordered.
         """
@@ -350,11 +352,11 @@ class Records(Table[R]):
         return self.taken(sorted(range(self._len), key=lambda place: _order(texts[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":
-        """Return the rows that meet a condition."""
+        """Return the rows that satisfy a condition."""
         return self.taken([place for place in range(self._len) if condition(self[place])])
 
     def taken(self, places: Sequence[int]) -> "Records[R]":
-        """Return the rows at these indices, in this order."""
+        """Return the rows at the given indices, in the same order."""
         return Records(
             self.kind,
             {
@@ -366,7 +368,7 @@ class Records(Table[R]):
         )
 
     def column(self, name: str) -> npt.NDArray[np.float64] | npt.NDArray[np.object_]:
-        """Return a column as an array: numbers in float64, NaN if missing; texts and lists as objects.
+        """Return a column as an array: numbers as float64 with NaN if missing, strings and lists as objects.
 
         If every cell is an array of the same length, the result is two-dimensional.
         """
@@ -380,15 +382,15 @@ class Records(Table[R]):
         return np.fromiter(cells, dtype=object, count=self._len)
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
-        """Return a column of numbers, NaN if missing. Raises ValueError for texts."""
+        """Return a column of numbers, with NaN for missing numbers. Raises ValueError for strings."""
         return self.column(name).astype(np.float64, copy=False)
 
     def grid(self, name: str, *axes: str) -> npt.NDArray[np.float64]:
-        """Return a column of numbers indexed by columns of whole numbers, such as layer and head.
+        """Return a column of numbers indexed by columns of whole numbers, such as the layer and the head.
 
-        Missing rows are NaN; rows without an index (an MLP has no head) are left out. Raises UserError for
-        columns of other values and for several rows with the same indices, such as an encoder's and a
-        decoder's.
+        Missing rows become NaN; rows without an index are left out, since an MLP has no head, for example.
+        Raises UserError for columns of other values and if several rows have the same indices, as an
+        encoder's and a decoder's rows do.
         """
         axes = axes or ("layer", "head")
         columns = [self.column(each) for each in (name, *axes)]
@@ -414,7 +416,7 @@ class Records(Table[R]):
         return [name for name, column in declared.items() if column is not None and column.is_in_stores]
 
     def to_pandas(self) -> "DataFrame":
-        """Return a data frame with these columns. Raises UserError if pandas is not installed."""
+        """Return a data frame of these columns. Raises UserError if pandas is not installed."""
         try:
             import pandas
         except ImportError:
@@ -424,14 +426,14 @@ class Records(Table[R]):
 
 @dataclass(frozen=True)
 class StatisticGroup:
-    """Where a report holds fields of a result: the name and the form.
+    """The place and form of a result's fields in a report.
 
     A table is a list of rows of the class `kind`. With `axes`, its columns are tensors: one axis for the
     rows, and a second for arrays in the cells. A single row is an object of numbers, and so are number
-    fields. Without a `kind`, it is a group of tensors whose axes depend on the settings. A table that
-    `may_be_empty` is empty if the report lacks it. For texts that run together, a single row becomes a table
-    with one row per text, whose columns are tensors along `batch`. With `is_bare_alone`, a table of one row
-    is an object of its numbers.
+    fields. Without a `kind`, the group consists of tensors whose axes depend on the settings. A table that
+    `may_be_empty` is empty if it is missing from the report. If several texts run together, a single row
+    becomes a table with one row per text, whose columns are tensors along `batch`. With `is_bare_alone`, a
+    table of one row is an object of its numbers.
     """
 
     name: str
@@ -447,11 +449,11 @@ class StatisticGroup:
 
     @property
     def is_table(self) -> bool:
-        """True if a report holds it as a list of rows."""
+        """True if a report holds the field as a list of rows."""
         return not (self.axes or self.is_single)
 
     def statistic(self, result: "Result") -> Statistic | None:
-        """Return its form in a report, or None for a missing table."""
+        """Return the form of the field in a report, or None for a missing table."""
         if self.is_numbers:
             return Numbers({name: getattr(result, name) for name in self.fields})
         value: object = getattr(result, self.fields[0])
@@ -467,13 +469,13 @@ class StatisticGroup:
         return value if isinstance(value, Tensors | Table) and (value or self.is_needed) else None
 
     def field_for_text(self, value: object, place: int) -> object:
-        """Return one text's part of a field of several texts that ran together."""
+        """Return one text's part of a field, from several texts that ran together."""
         if isinstance(value, Records) and self.is_single:
             return value[place]
         return statistic_for_text(value, place) if isinstance(value, Tensors) else value
 
     def read(self, statistic: Statistic) -> dict[str, object]:
-        """Return the fields for what a report holds. Raises TypeError for another form."""
+        """Return the fields for the contents of a report. Raises TypeError if they have another form."""
         (first, *_) = self.fields
         if self.kind is None:
             if isinstance(statistic, Tensors):
@@ -508,7 +510,7 @@ def group(
 ) -> T:  # type: ignore[type-var]  # the field's annotation says which type
     """Declare a field of a result that is one of a report's statistics; see `StatisticGroup`.
 
-    By default it has the field's name. Fields that may be empty or are not needed are optional.
+    By default, the statistic has the field's name. Fields that may be empty or are not needed are optional.
     """
     metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
     must_be_given = is_needed and not may_be_empty
@@ -526,7 +528,7 @@ def tensor(*, num_axes: int, is_needed: Literal[True]) -> NamedTensor: ...
 def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
     """Declare a field that is one of a report's tensors, with at least `num_axes` axes.
 
-    It is filled in when a result is read from a report.
+    The field is filled in when a result is read from a report.
     """
     metadata = {"tensor": (num_axes, is_needed)}
     declared = field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
@@ -540,9 +542,9 @@ def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """The result of a question: tables and single numbers; other fields are not part of a report.
+    """The result of a question: tables and single numbers; its other fields are not part of a report.
 
-    `undeclared` are statistics, by name, of a report from another version.
+    `undeclared` holds statistics, by name, of a report from another version.
     """
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
@@ -576,7 +578,7 @@ class Result:
         )
 
     def about_example(self) -> str:
-        """Return the example behind its maps, or an empty text."""
+        """Return the example that its maps were made from, or an empty string."""
         return ""
 
     def query_words(self) -> list[str]:
@@ -626,14 +628,14 @@ class Result:
         return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
 
     def statistics(self) -> dict[str, Statistic]:
-        """Return its statistics in a report, without empty tables."""
+        """Return its statistics in the form of a report, without empty tables."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
         return {name: statistic for name, statistic in statistics.items() if statistic} | {**self.undeclared}
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> "Result":
-        """Return the result as a report with these tensors holds it.
+        """Return the result in the form that a report with these tensors holds.
 
-        Without a required tensor, only the statistics remain.
+        If a required tensor is missing, only the statistics remain.
         """
         if any(is_needed and name not in tensors for name, (_, is_needed) in self.tensors().items()):
             return UntypedResult(undeclared=self.statistics())
@@ -644,7 +646,7 @@ class Result:
         return type(self)(**values, undeclared=self.undeclared)
 
     def for_text(self, place: int) -> Self:
-        """Return the result of one of several texts that ran together, whose numbers lie along `batch`."""
+        """Return the result for one of several texts that ran together, whose numbers lie along `batch`."""
         values = {
             name: part.field_for_text(getattr(self, name), place)
             for part in self.groups()
@@ -679,7 +681,7 @@ class Result:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of its parts in a report."""
+        """Return the names of the result's parts in a report."""
         return (*(place.name for place in cls.groups()), *cls.tensors())
 
     def __repr__(self) -> str:
@@ -689,7 +691,7 @@ class Result:
         return self._first_rows().html()
 
     def _first_rows(self) -> SmallTable:
-        """Return its first table that has rows, else an empty table or its first single numbers."""
+        """Return the first table that has rows, or else an empty table or the first single numbers."""
         values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
         tables: list[tuple[str, Sequence[Record]]] = [
             *((name, value) for name, value in values if isinstance(value, Records)),
@@ -703,14 +705,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class UntypedResult(Result):
-    """Statistics without declared columns: all of them are `undeclared`.
+    """Statistics without declared columns, all of which are `undeclared`.
 
-    They belong to an experiment without a result class (a plugin's), to another tool, or were edited. `kind`
-    is the kind's name in the saved report.
+    They come from a plugin's experiment without a result class or from another tool, or they were edited.
+    `kind` is the kind's name in the saved report.
     """
 
     kind: str = ""
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
-        """Return the whole result."""
+        """Return the whole result, unchanged."""
         return self

@@ -230,7 +230,7 @@ def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> Non
 
 
 def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
-    """Write one row group per block, so that memory holds only one block; repeated texts as a dictionary."""
+    """Write one row group per block, so that memory holds one block; repeated strings use a dictionary."""
     import pyarrow
     from pyarrow import parquet
 

@@ -112,7 +112,7 @@ class ReadLine(ShortenedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead(Element):
-    """What the numbers mean."""
+    """The meaning of the numbers."""
 
     said: tuple[str, ...] = ("how_to_read",)
 

@@ -213,7 +213,7 @@ class MapsBlock:
 
     @property
     def largest(self) -> tuple[float, float]:
-        """A map of vectors alone can be stretched: its sides count different things."""
+        """The largest size; a single map of vectors can be stretched: its sides count different things."""
         if len(self.matrices) > 1 or self.matrices[0].axes[1] != "dim":
             return self.width, self.height
         return STRETCH * self.width, STRETCH * self.height

@@ -107,7 +107,7 @@ def notes_in(
     apart: bool = False,
     least: int = 0,
 ) -> Elastic:
-    """Return the notes that fit, or on a terminal their first sentences, one row per line; usually all.
+    """Return the notes that fit or, on a terminal, their first sentences, one row per line; usually all.
 
     `least` rows are always shown, and a line states how many notes are left out.
     """
@@ -217,7 +217,7 @@ def statistic_tables(
 
 
 def beside_grids(report: Report) -> Mapping[str, Statistic]:
-    """Return the statistics of a report; a store's rows of heads only if they are not in grids."""
+    """Return the statistics of a report; a store's rows of heads only if they are not shown in grids."""
     if not summarises_runs(report) or not report.tensors:
         return report.statistics
     tables = {name: value for name, value in report.statistics.items() if isinstance(value, Table)}
@@ -255,7 +255,7 @@ def _columns(
         for i in range(len(lists[0])):
             yield Column((name, str(i)), [fixed(cell[i], precision) for cell in lists])
     elif any(isinstance(cell, str) for cell in cells):
-        # A setting may be a word in one row and a number, or nothing, in the next: scale sqrt and 0.5.
+        # A setting may be a word in one row and a number or nothing in the next, such as scale sqrt and 0.5.
         most = MAX_TEXT if display.width is not None else None
         yield Column(header, [shortened(_cell(cell, precision), most) for cell in cells], left=True)
     elif name in POSITIONS and len(places := [cell for cell in cells if isinstance(cell, int)]) == len(cells):
@@ -265,7 +265,7 @@ def _columns(
 
 
 def heads_grid(title: str, rows: Sequence[Row], precision: int) -> Grid:
-    """Return each head as LAYER:HEAD, with further columns of its place if these differ, and statistics."""
+    """Return each head as LAYER:HEAD, with more columns of its place if these differ, and its statistics."""
     label = Column(("", "head"), [head_name(row) for row in rows])
     return Grid(title, label, [*place_columns(rows), *statistic_columns(rows, rows[0], precision)])
 
@@ -358,7 +358,7 @@ class TensorTables:
                 yield Grid(title, label, self._statistics_of_rows(index))
 
     def _statistics_tensor(self) -> str | None:
-        """Return the tensor that the row statistics describe: not a mean over heads with their own."""
+        """Return the tensor that the row statistics describe: not a mean over heads that have their own."""
         name = "difference" if "difference" in self.report.tensors else "weights"
         whole = self.report.tensors.get(name)
         if whole is None or not self.rows:
@@ -392,7 +392,7 @@ class TensorTables:
                 yield Grid(f"{matrix.title}: statistics of each row", rows, beside)
 
     def _grid(self, matrix: Matrix, rows: Column, has_statistics: bool) -> Grid | None:
-        """Return one matrix, with the mass of each key below the weights; None if the table is too wide."""
+        """Return one matrix, with each key's mass below the weights, or None if the table is too wide."""
         if matrix.values.size > MAX_CELLS:
             return None
         received = self.report.tensors_of("keys").get("received_mass") if has_statistics else None
@@ -433,7 +433,7 @@ class TensorTables:
         return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
 
     def _vectors(self, matrix: Matrix) -> Grid:
-        """Return vectors as rows: the first dimensions that fit, and the first few of many examples."""
+        """Return vectors as rows: the first dimensions that fit and, of many examples, the first few."""
         num_rows, num_columns = matrix.values.shape
         is_whole = self.display.width is None and matrix.values.size <= MAX_CELLS
         is_of_tokens = matrix.axes[0] in ("token", "query", "key") and num_rows <= MAX_VECTOR_ROWS
@@ -454,7 +454,7 @@ class TensorTables:
         return Grid(title, label, fitting)
 
     def number_lines(self) -> Iterator[Grid]:
-        """Return tensors of one axis, side by side if they share it; long ones are thinned, with a note.
+        """Return the tensors of one axis, side by side if they share it; long ones are thinned, with a note.
 
         A table's columns are not repeated, nor are step numbers if there are other tensors per step.
         """

@@ -149,7 +149,7 @@ class MatrixPart:
 
 
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
-    """Return a matrix part of few or the first rows, or as many as fit on a terminal."""
+    """Return part of a matrix: all rows if there are few, else the first, or as many as fit on a terminal."""
     usual = count if count <= most else min(most, FIRST_ROWS)
     return Elastic(of, usual, LEAST_ROWS, count)
 

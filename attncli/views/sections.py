@@ -84,7 +84,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture in lines; `mentioned` are the tokens that it shows shortened, by text and position."""
+    """A picture in lines; `mentioned` are the tokens that the picture shortens, by text and position."""
 
     title: str
     lines: Sequence[str]

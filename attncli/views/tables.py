@@ -59,7 +59,7 @@ STEPS_OF_SAVED = ("--show all", HEATMAP, "-o page.html")
 
 
 def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
-    """Return what to type next, on one line, without parts already shown or flags already used."""
+    """Yield what to type next, on one line, without the parts already shown or the flags already used."""
     name = "show" if display.is_saved else report.experiment
     saved = STEPS_OF_SAVED if name == "show" else ()
     spec_class = known_spec_class(name, report.spec)
@@ -149,7 +149,7 @@ def first_screen(result: Result) -> FirstScreen | None:
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
-    """Return the parts in --show, the explanation, or the first screen; else everything."""
+    """Return the parts requested by --show, the explanation, or the first screen; otherwise, everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
         reasons = empty_parts(report)
@@ -167,7 +167,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
-    """The first screen; empty for an experiment without one and for a saved report that was edited since."""
+    """Return the first screen, which is empty for an experiment without one and for an edited report."""
     screen = first_screen(report.result)
     if screen is None or not screen.suits(report):
         return []
@@ -178,7 +178,7 @@ def _screen(report: Report, display: Display) -> list[Section | Elastic]:
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:
-    """Return the steps, or the requested one: the heading above the first, suggestions below the last."""
+    """Return all steps or the requested one, with the heading above the first, suggestions below the last."""
     if display.step in (None, 1):
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)

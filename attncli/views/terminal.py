@@ -34,7 +34,7 @@ def _sequences(parameters: Sequence[str]) -> list[str]:
 
 
 def _changes(levels: np.ndarray, palette: Palette) -> np.ndarray:
-    """Return the levels; cells like their left neighbour get the level after the palette's."""
+    """Return the levels; cells equal to their left neighbour get the level after the palette's last."""
     same = np.zeros(levels.shape, dtype=bool)
     same[:, 1:] = levels[:, 1:] == levels[:, :-1]
     return np.where(same, len(palette.backgrounds), levels)
@@ -226,7 +226,7 @@ def dotted_lines(x: np.ndarray, y: np.ndarray, columns: int, rows: int) -> list[
     parts = np.concatenate([np.linspace(i, i + 1, 2 * size) for i in range(len(x) - 1)] or [np.zeros(1)])
     positions = np.arange(len(x))
     lines = np.stack([np.interp(parts, positions, places) for places in (along, up)])
-    places = np.concatenate([lines, [along, up]], axis=1)  # the points, too: some stand alone
+    places = np.concatenate([lines, [along, up]], axis=1)  # the points, too, because some stand alone
     dots_along, dots_up = np.rint(places[:, np.isfinite(places).all(axis=0)]).astype(int)
     grid[grid.shape[0] - 1 - dots_up, dots_along] = True
     cells = grid.reshape(rows, DOWN, columns, ACROSS).transpose(0, 2, 1, 3)

@@ -31,7 +31,7 @@ WIDE = 1e7
 
 
 def fixed(value: Any, precision: int) -> str:
-    """Format a number with that many decimals; integers as they are, huge numbers with an exponent."""
+    """Format a number with that many decimals; integers stay as they are, huge numbers get an exponent."""
     if value is None:
         return NO_NUMBER
     if isinstance(value, bool | np.bool_):
@@ -513,7 +513,7 @@ MOST_NAMED = 6
 
 
 def named_tokens(report: Report, key: str) -> list[str]:
-    """Return `5 ·to` and `13-14 ·liz·ard`: the tokens that a setting names; for many texts, the names."""
+    """Return the tokens that a setting names, as `5 ·to` or `13-14 ·liz·ard`; for many texts, the names."""
     from attncli.records.surveys import HeadSurvey
 
     survey = report.result
@@ -598,7 +598,7 @@ def _named_setting(spec: Mapping[str, Any], key: str) -> str:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """Return the value of a setting, commands and tokens whole; tokens with outer blanks in quotes."""
+    """Return the value of a setting with commands and tokens whole; outer spaces put tokens in quotes."""
     value = spec[key]
     if key in ("answer", "against") and isinstance(value, str):
         return repr(plain_text(value)) if value != value.strip() else plain_text(value)
