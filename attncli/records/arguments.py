@@ -152,7 +152,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert an array to lists or a number; return other values. Raises ValueError for sparse tensors."""
+    """Convert an array to lists or a number; keep other values. Raises ValueError for sparse tensors."""
     try:
         return value.tolist() if hasattr(value, "tolist") else value
     except RuntimeError:  # torch: sparse, or on the meta device
@@ -230,7 +230,7 @@ def text_or_token_id(value: Any) -> str | int:
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Return distinct whole numbers from 0, from one or several. Raises ValueError for anything else."""
+    """Return distinct whole numbers from 0, given as one or more. Raises ValueError for any other value."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:

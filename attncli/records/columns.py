@@ -77,7 +77,7 @@ def _alternatives(annotation: object) -> tuple[object, ...]:
 
 
 def _comparable(row: Mapping[str, object]) -> dict[str, object]:
-    """Return the cells of a row with NaN replaced by None, also in arrays, so that `==` compares them."""
+    """Return the cells of a row with NaN replaced by None, even in arrays, so that `==` can compare them."""
     return {
         name: [None if number != number else number for number in cell.tolist()]
         if isinstance(cell, np.ndarray)
@@ -175,7 +175,7 @@ def column(
 
 
 class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
-    """A row of a table with declared columns: `row.loss` and `row["loss"]` are a cell, None if missing."""
+    """A row of a table with declared columns: `row.loss` and `row["loss"]` are a cell, or None if missing."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
     others: ClassVar[ColumnKind | None] = None
@@ -250,7 +250,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def table(cls, **cells: Cells) -> "Records[Self]":
-        """Build rows from columns, lists or arrays. Raises TypeError if they do not match the class."""
+        """Build rows from columns (lists or arrays). Raises TypeError if they do not match the class."""
         return Records(cls, cells)
 
     @classmethod
@@ -276,7 +276,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def single(cls, **cells: object) -> Self:
-        """Build a table of a single row; optional cells may be missing."""
+        """Build a single row; optional cells may be missing."""
         rows = cls.rows([cells])
         return rows[0] if cells else cls({}, 0)
 
@@ -582,11 +582,11 @@ class Result:
         return ""
 
     def query_words(self) -> list[str]:
-        """Return the words that the model wrote at the queries of its maps; empty if it wrote none."""
+        """Return the words that the model wrote at the queries of its maps, or no words if it wrote none."""
         return []
 
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
-        """Return query, key and whether it was found, for each marked cell of the map of that name."""
+        """Return query, key, and whether it was found for each marked cell of the map with that name."""
         return []
 
     @classmethod
@@ -622,9 +622,7 @@ class Result:
 
     @classmethod
     def tensors(cls) -> dict[str, tuple[int, bool]]:
-        """Return the fields that are tensors of a report: their least number of axes, and if they are
-        required.
-        """
+        """Return the fields that are tensors of a report, with their least number of axes and if required."""
         return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
 
     def statistics(self) -> dict[str, Statistic]:
@@ -661,7 +659,7 @@ class Result:
     def read(
         cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
     ) -> Self:
-        """Return the result with these statistics. Raises TypeError if any is missing or has another form."""
+        """Return the result with these statistics. Raises TypeError if one is missing or has another form."""
         declared = {place.name for place in cls.groups()}
         undeclared = {name: statistic for name, statistic in statistics.items() if name not in declared}
         values: dict[str, object] = {}

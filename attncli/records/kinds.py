@@ -1,6 +1,6 @@
 """Kinds of results, by their names in a report's JSON.
 
-The class of a kind is imported when a result of that kind is read or looked up.
+A kind's class is imported when a result of that kind is read or looked up.
 """
 
 from collections.abc import Mapping
@@ -35,14 +35,14 @@ def kind_name(result: Result, experiment: str) -> str:
 
 
 def class_place(kind: type[Result]) -> str:
-    """Return the place of a class of results, as in `RESULT_CLASSES`."""
+    """Return the place of a class of results, in the form used by `RESULT_CLASSES`."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def read_result(
     kind: str, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
 ) -> Result:
-    """Return the result of a kind with these statistics, untyped if they do not fit a known kind."""
+    """Return the result of a kind with these statistics; it is untyped if they do not fit a known kind."""
     try:
         if kind in KINDS:
             return KINDS[kind].read(statistics, tensors)
@@ -52,17 +52,17 @@ def read_result(
 
 
 def experiment_kinds(experiment: str) -> dict[str, type[Result]]:
-    """Return the kinds of results of an experiment."""
+    """Return the kinds of results that an experiment has."""
     return {name: KINDS[name] for name in kind_names(experiment)}
 
 
 def kind_names(experiment: str) -> list[str]:
-    """Return the names of an experiment's kinds."""
+    """Return the names of the kinds that an experiment has."""
     return [name for name in RESULT_CLASSES if name.split(" of ")[0] == experiment and name in KINDS]
 
 
 def may_lack_heads(kind: str) -> bool:
-    """Return True for an unknown kind or one whose table of heads may be empty; False without a kind."""
+    """Return True for an unknown kind or one whose table of heads may be empty, and False without a kind."""
     if kind and kind not in KINDS:
         return True
     groups = KINDS[kind].groups() if kind else ()
@@ -71,7 +71,7 @@ def may_lack_heads(kind: str) -> bool:
 
 @cache
 def head_units() -> dict[str, str]:
-    """Return the units of head statistics by column name, which is also the name of the grid."""
+    """Return the units of head statistics by column name, which is also the name of their grid."""
     return {
         name: column.unit
         for kind in KINDS.values()

@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class NextToken(Record):
-    """A candidate for the next token: its probability, and the one without the removed heads, if any."""
+    """A candidate for the next token, with its probability and, if heads were removed, that without them."""
 
     token_id: int
     token: str
@@ -16,6 +16,6 @@ class NextToken(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NextTokens(Result):
-    """The most likely tokens after a text, likeliest first, with all heads or without some."""
+    """The most likely tokens after a text, likeliest first, with all heads or without some of them."""
 
     tokens: Records[NextToken] = group("next")

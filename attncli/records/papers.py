@@ -44,14 +44,14 @@ FIELD = re.compile(r"^\s*(\w+)\s*=\s*\{(.*)\},?$", re.MULTILINE)
 
 
 class Paper(NamedTuple):
-    """An entry of a bibliography: its type, its id, and its fields in BibTeX's notation."""
+    """An entry of a bibliography: its type, its id, and its fields in BibTeX notation."""
 
     kind: str
     id: str
     fields: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Authors, year, title and arXiv number, DOI or URL, on one line."""
+        """Return the authors, year, title and arXiv number, DOI or URL, on one line."""
         fields = {name: re.sub(r"[{}$\\]", "", value) for name, value in self.fields.items()}
         words = [" ".join(filter(None, (self._authors(), fields.get("year")))), fields.get("title", self.id)]
         if "version" in fields:
@@ -65,7 +65,7 @@ class Paper(NamedTuple):
         return "".join(f"{word}{'' if word.endswith('?') else '.'} " for word in words[:-1]) + words[-1]
 
     def _authors(self) -> str:
-        """The last names of the authors: `Clark`, `Vig & Belinkov` or `Xiao et al.`"""
+        """Return the authors' last names, like `Clark`, `Vig & Belinkov` or `Xiao et al.`"""
         authors = self.fields.get("author", "").split(" and ")
         names = [author.partition(",")[0].strip("{}") for author in authors]
         if len(names) > 2 or names[-1] == "others":
@@ -78,7 +78,7 @@ class Paper(NamedTuple):
 
 
 class Citation(NamedTuple):
-    """A paper, and the statistics, settings and kinds of results that it is cited for."""
+    """A paper and the statistics, settings and kinds of results for which it is cited."""
 
     paper: Paper
     uses: tuple[str, ...]
@@ -86,7 +86,7 @@ class Citation(NamedTuple):
 
 @cache
 def bibliography(file: str = BIBLIOGRAPHY) -> Mapping[str, Paper]:
-    """The entries of a BibTeX file, `package:path`, by id. Each field must be on its own line, in braces.
+    """Return the entries of a BibTeX file, `package:path`, by id.
 
     Raises BrokenPlugin if the file is in another package and cannot be read.
     """
@@ -95,9 +95,9 @@ def bibliography(file: str = BIBLIOGRAPHY) -> Mapping[str, Paper]:
 
 
 def card_papers(card: Feature) -> dict[str, list[Paper]]:
-    """The papers that a card names, by what they are cited for.
+    """Return the papers that a card names, by what they are cited for.
 
-    Raises BrokenPlugin if its bibliography cannot be read or has no entry of an id.
+    Raises BrokenPlugin if the card's bibliography cannot be read or lacks an entry for an id.
     """
     entries = {**bibliography(), **(bibliography(card.bibliography) if card.bibliography else {})}
     unknown = [id for ids in card.papers.values() for id in ids.split() if id not in entries]
@@ -110,7 +110,7 @@ def card_papers(card: Feature) -> dict[str, list[Paper]]:
 
 
 def citations(reports: Iterable[Report]) -> list[Citation]:
-    """The papers of all reports, sorted by author and year; the papers of a broken card are left out."""
+    """Return the papers of all reports, sorted by author and year, without the papers of broken cards."""
     uses: dict[str, dict[str, None]] = {}
     papers: dict[str, Paper] = {}
     for report in reports:
@@ -143,7 +143,7 @@ def _usable_papers(feature: str) -> Mapping[str, list[Paper]]:
 
 
 def _names_in(report: Report) -> set[str]:
-    """The kind of the report, the settings in use, and the tables, columns and statistics."""
+    """Return the report's kind, the settings in use, and the names of tables, columns and statistics."""
     settings = report.spec.items()
     names = {report.kind, *(name for name, value in settings if value or type(value) in (int, float))}
     for group, statistic in report.statistics.items():
@@ -158,7 +158,7 @@ def _names_in(report: Report) -> set[str]:
 
 
 def _is_in(use: str, report: Report, names: set[str]) -> bool:
-    """True if the report has the name, or `name=value` as a setting or in a column of a table."""
+    """Return True if the report has the name, or has `name=value` as a setting or in a column of a table."""
     name, equals, value = use.partition("=")
     if not equals:
         return name in names

@@ -1,4 +1,4 @@
-"""Reports: plain data passed from computing to showing, without torch or rich."""
+"""Reports: plain data that goes from computing to showing, without torch or rich."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from attncli.records.values import (
     Tensors,
 )
 
-__all__ = [  # re-exported: the types that reports consist of
+__all__ = [  # re-exported because reports consist of these types
     "AXES", "PLACES", "Cell", "Mask", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table",
     "Tensors",
 ]  # fmt: skip
@@ -38,7 +38,7 @@ RANKED = ("top_keys", "top_weights")
 """Row statistics with an additional axis: the largest weights and their positions."""
 WRITTEN = "Written: "
 
-# Tensors that a report holds only for its steps; if there are several sizes, names end in a number.
+# Tensors that a report holds only for its steps; if they have several sizes, their names end in a number.
 EXPLAINED = frozenset({
     "token_ids", "context_token_ids", "query_projection", "key_projection", "value_projection",
     "projected_query", "projected_key", "query", "key", "value", "raw_scores", "scaled_scores",
@@ -48,12 +48,12 @@ EXPLAINED = frozenset({
 
 
 def whole_head_name(layer: int, head: int) -> str:
-    """Return the name of a head's whole weights in a report with maps of blocks."""
+    """Return the name of a head's whole weights in a report that has maps of blocks."""
     return f"weights_{layer}_{head}"
 
 
 def pair_names(name: str) -> tuple[str, str]:
-    """Return the names of a tensor that was computed both wrongly and rightly."""
+    """Return the names of a tensor that was computed both the wrong and the right way."""
     return f"wrong_{name}", f"right_{name}"
 
 
@@ -63,7 +63,7 @@ WholeNumber = Annotated[int, Field(strict=True, ge=0)]
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor in a step: its name, axes and sizes, and strides (in numbers) if they matter."""
+    """A tensor in a step: its name, axes and sizes, and its strides (in numbers) if they matter."""
 
     name: str
     axes: tuple[str, ...]
@@ -79,9 +79,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a computation, one row each, under named columns; the first column names the term.
+    """The terms of a computation, one row each, under named columns; the first column names the term.
 
-    `count` is the number of rows before any were left out; `totals` cover all of them and begin with a name.
+    `count` is the number of rows before any were left out; `totals` cover all the rows and begin with a name.
     """
 
     title: str
@@ -97,9 +97,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a computation: formula, shapes, the actual numbers, and their meaning.
+    """One step of a computation: its formula, shapes, actual numbers, and their meaning.
 
-    `values` are single numbers by name. Every number comes from the report's tensors. The prose answers
+    `values` are single numbers by name. Every number comes from the report's tensors. The prose answers the
     `question`.
     """
 
@@ -124,10 +124,10 @@ class Picture:
 
     `png` is the picture after crop and resize (at most 640 pixels a side). `boxes` has one entry per token:
     left, top, right and bottom as shares of width and height, or None for a token outside the picture ([CLS],
-    a register, a word, another picture). `size` is the file's size in pixels after EXIF rotation, `crop` the
-    part that the model saw, in the file's pixels. `axis` is the side of the boxes' tokens: in cross-attention
-    the context. The spectrogram of a sound spans `seconds`; `sound` is the file, for pages to play, and not
-    in the JSON form.
+    a register, a word, another picture). `size` is the file's size in pixels after EXIF rotation, `crop` is
+    the part that the model saw, in the file's pixels. `axis` is the side of the boxes' tokens; in
+    cross-attention, this is the context. The spectrogram of a sound spans `seconds`; `sound` is the file,
+    which pages can play and the JSON form omits.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Picture:
     sound: bytes = b""
 
     def fields(self) -> dict[str, Any]:
-        """Return the picture as in JSON."""
+        """Return the picture in the form used in JSON."""
         fields = {**asdict(self), "png": b64encode(self.png).decode()}
         return {name: fields[name] for name in fields if name != "sound" and fields[name] is not None}
 
@@ -150,7 +150,7 @@ class PictureRow:
     """One of several pictures that a model read, and the maps over it.
 
     `tokens` belong to the picture's boxes and to the keys of `weights` (map, key); `queries` are the query
-    tokens, none for the mean over all.
+    tokens; there are none for the mean over all queries.
     """
 
     picture: Picture
@@ -159,7 +159,7 @@ class PictureRow:
     weights: NamedTensor
 
     def fields(self) -> dict[str, Any]:
-        """Return the row as in JSON, but with its arrays."""
+        """Return the row in the form used in JSON, but with its arrays."""
         return {
             "picture": self.picture.fields(),
             "tokens": self.tokens,
@@ -170,10 +170,11 @@ class PictureRow:
 
 @dataclass(frozen=True)
 class PictureMaps:
-    """The same maps over each of several pictures, one row per picture.
+    """The same maps over each of several pictures, with one row per picture.
 
-    `names` are the columns: heads such as 11:4, `mean` of a layer, `rollout`. `about` describes them. Only
-    the first of `num_pictures` have rows. `title` is set for maps of something other than a query's weights.
+    `names` are the columns: heads such as 11:4, `mean` of a layer, `rollout`. `about` describes the maps.
+    Only the first of the `num_pictures` pictures have rows. `title` is set if the maps show something other
+    than a query's weights.
     """
 
     names: tuple[str, ...]
@@ -183,7 +184,7 @@ class PictureMaps:
     title: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Return the maps as in JSON, but with their arrays."""
+        """Return the maps in the form used in JSON, but with their arrays."""
         rows = [row.fields() for row in self.rows]
         title = {"title": self.title} if self.title else {}
         return {
@@ -203,13 +204,14 @@ class Report:
     """The report of one experiment. `steps` are present if an explanation was requested.
 
     `result` holds the measurements; its tensor fields are filled in from `tensors`. `token_spelling` is the
-    vocabulary's encoding of tokens, if not plain text: `byte-level` or `metaspace`. `first_query` is the
-    position of the first query; when a model writes, that is the last token of the prompt. `is_unfinished`:
-    interrupted by Ctrl-C, with the results until then. `pictures` are those that a model read, with the
-    positions of its tokens; `picture_maps` are maps over several pictures that were read one by one.
-    `missing` lists layers of the model that are not included, None if unknown. `about` describes the
-    measurement, `how_to_read` the meaning of the numbers; `written` is the text that a model wrote. `notes`
-    are any other remarks. `id` is the text's id in a batch; it is not in the JSON form.
+    vocabulary's encoding of tokens if it is not plain text: `byte-level` or `metaspace`. `first_query` is the
+    position of the first query; when a model writes, this is the last token of the prompt. `is_unfinished` is
+    true if Ctrl-C interrupted the run; the report then has the results up to that point. `pictures` are the
+    pictures that a model read, with the positions of its tokens; `picture_maps` are maps over several
+    pictures that were read one by one. `missing` lists the model's layers that are not included; it is None
+    if they are unknown. `about` describes the measurement, `how_to_read` the meaning of the numbers;
+    `written` is the text that a model wrote. `notes` are any other remarks. `id` is the text's id in a batch,
+    which the JSON form omits.
     """
 
     experiment: str
@@ -237,16 +239,16 @@ class Report:
 
     @cached_property
     def statistics(self) -> Mapping[str, Statistic]:
-        """The numbers and tables of the result, by their names in JSON."""
+        """The numbers and tables of the result, by their JSON names."""
         return self.result.statistics()
 
     @property
     def kind(self) -> str:
-        """The name of the result's kind (records/kinds.py); empty without one."""
+        """The name of the result's kind (records/kinds.py); empty if it has none."""
         return kind_name(self.result, self.experiment)
 
     def result_of(self, kind: type[ResultKind]) -> ResultKind:
-        """Return the result, which must be of that kind."""
+        """Return the result, which must be of the given kind."""
         assert isinstance(self.result, kind), f"{self.kind} is not a {kind.__name__}"
         return self.result
 
@@ -257,14 +259,14 @@ class Report:
 
     @property
     def explained(self) -> frozenset[str]:
-        """The tensors that serve only the steps and are not shown beside them."""
+        """The tensors that are only used by the steps and not shown beside them."""
         if not self.steps:
             return frozenset()
         return frozenset(n for n in self.tensors if n in EXPLAINED or n.rpartition("_")[0] in EXPLAINED)
 
     @property
     def pairs(self) -> dict[str, tuple[str, str]]:
-        """Names of the tensors that were computed both wrongly and rightly, by their shared name."""
+        """The names of tensors that were computed both the wrong and the right way, by their shared name."""
         shared = {name.partition("_")[2] for name in self.tensors}
         pairs = {name: pair_names(name) for name in sorted(shared)}
         return {name: pair for name, pair in pairs.items() if self._is_pair(*pair)}
@@ -275,12 +277,12 @@ class Report:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All sentences of the report in order; written text on one line."""
+        """All sentences of the report in order, with written text on one line."""
         written = [] if self.written is None else [f"{WRITTEN}{' '.join(self.written.split())}"]
         return (*filter(None, (self.missing, self.about, self.how_to_read)), *written, *self.notes)
 
     def fields(self) -> dict[str, Any]:
-        """Return the report as in JSON, but with its arrays."""
+        """Return the report in the form used in JSON, but with its arrays."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
@@ -310,7 +312,7 @@ class Report:
         }
 
     def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Return the axes of tensors among the statistics, whose JSON holds only numbers."""
+        """Return the axes of the tensors among the statistics, whose JSON holds only numbers."""
         return {
             group: {name: tensor.axes for name, tensor in members.items()}
             for group, members in self.statistics.items()
@@ -323,17 +325,17 @@ class Report:
         return statistic if isinstance(statistic, Tensors) else Tensors()
 
     def numbers(self, name: str) -> Numbers:
-        """Return the statistic of that name as numbers; empty if there is none."""
+        """Return the statistic with that name as numbers; empty if there is none."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Numbers) else Numbers()
 
     def table(self, name: str) -> Table:
-        """Return the statistic of that name as a table; empty if there is none."""
+        """Return the statistic with that name as a table; empty if there is none."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Table) else Table()
 
     def to_data(self) -> dict[str, Any]:
-        """Return the report as JSON-compatible lists, texts and numbers; None for missing numbers."""
+        """Return the report as JSON-compatible lists, strings and numbers, with None for missing numbers."""
         data: dict[str, Any] = plain(self.fields())
         return data
 
@@ -362,7 +364,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain_column(cells: Cells) -> list[Any]:
-    """Convert the cells of a column all at once, which is several times faster."""
+    """Convert all cells of a column at once, which is several times faster."""
     if not isinstance(cells, np.ndarray) or np.issubdtype(cells.dtype, np.floating):
         return [*plain(cells if isinstance(cells, np.ndarray) else [*cells])]
     return [plain(cell) for cell in cells.tolist()]

@@ -1,4 +1,4 @@
-"""Results of head surveys, on one text or many: statistics of each head, and the patterns they show."""
+"""Results of head surveys on one text or many: each head's statistics, and the patterns that heads show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ ROUNDING = 1e-6
 
 
 class TextMean(NamedTuple):
-    """A mean over texts as its sum, and the number of texts that have it."""
+    """A mean over texts, stored as its sum and the number of texts that have it."""
 
     total: float
     num_texts: int
@@ -56,20 +56,20 @@ class TextMean(NamedTuple):
         return cls(0.0, 0) if number is None or number != number else cls(float(number), 1)
 
     def plus(self, other: "TextMean") -> "TextMean":
-        """Return the mean over the texts of both."""
+        """Return the mean over the texts of both means."""
         return TextMean(self.total + other.total, self.num_texts + other.num_texts)
 
     @property
     def mean(self) -> float | None:
-        """The mean, or None if no text has it."""
+        """The mean, or None if no text has the number."""
         return self.total / self.num_texts if self.num_texts else None
 
 
 class Stack(NamedTuple):
-    """The number of rows behind each statistic of a stack, and whether its first key is special.
+    """The number of rows behind each statistic of a stack, and whether the stack's first key is special.
 
-    `even` is each statistic for uniform weights on the visible keys; stores and reports before 0.5.0 have
-    none.
+    `even` is each statistic for uniform weights on the visible keys; stores and reports from versions before
+    0.5.0 do not have it.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Stack(NamedTuple):
     even: Mapping[str, TextMean] = MappingProxyType({})
 
     def patterns(self) -> dict[str, HeadPattern]:
-        """Return the patterns whose statistic is measured: cross-attention has no positional ones."""
+        """Return the patterns whose statistic is measured; cross-attention has no positional patterns."""
         return {
             name: pattern for name, pattern in HEAD_PATTERNS.items() if pattern.statistic in self.num_rows
         }
@@ -91,15 +91,15 @@ class Stack(NamedTuple):
         """Return True if texts are so short that uniform weights reach the threshold.
 
         Uniform weights over n tokens of a causal model put (1 + 1/2 + ... + 1/n) / n on the first key, and as
-        much on the token itself: more than 0.3 up to n = 9, more than 0.4 up to n = 6. Over texts, both are
-        means.
+        much on the token itself: more than 0.3 up to n = 9, more than 0.4 up to n = 6. Over several texts,
+        both numbers are means.
         """
         threshold = next(each.threshold for each in HEAD_PATTERNS.values() if each.statistic == statistic)
         even = self._even_by_mean_length(statistic) if not self.even else self.even_weight(statistic)
         return even is not None and even > threshold + ROUNDING
 
     def even_weight(self, statistic: str) -> float | None:
-        """Return the value of a pattern statistic for uniform weights; None if unknown."""
+        """Return the value of a pattern statistic for uniform weights, or None if unknown."""
         if statistic not in self.even or (even := self.even[statistic].mean) is None:
             return None
         first = self.even["sink_mass"].mean if self.pattern_statistic(statistic) == NOT_FIRST else 0.0
@@ -126,7 +126,7 @@ class Stack(NamedTuple):
 
 
 class HeadInStack(Record):
-    """A head of a model."""
+    """A model's head."""
 
     stack: str
     layer: int = column(is_kept=False)
@@ -137,7 +137,7 @@ UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
-    """A head, its pattern, and a column for each measured statistic; over texts, their means.
+    """A head, its pattern, and a column for each measured statistic; over several texts, the means.
 
     If its pattern is the first token, `rest_pattern` describes its other weights.
     """
@@ -154,11 +154,11 @@ TOKENS = "tokens"
 class SignedHead(Record):
     """A head of a layer without a softmax: statistics of its signed weights w.
 
-    Shares are of a row's sum of |w|, `row_size`, as means over rows: on the first token, the previous one,
-    the token itself, tokens less than 8 away, the key with the most, `one_key`, and on negative weights.
-    `distance` is the mean distance weighted by |w|; `row_sum` is the sum of w. `half_life` is the number of
-    tokens in which decay halves the state. `mixer` is the kind of layer; a head of Mamba-1 is the mean of its
-    channels. Over texts these are means, without `one_key`.
+    The shares are shares of a row's sum of |w|, `row_size`, averaged over the rows: on the first token, the
+    previous one, the token itself, tokens less than 8 away, the key with the most, `one_key`, and on negative
+    weights. `distance` is the mean distance weighted by |w|; `row_sum` is the sum of w. `half_life` is the
+    number of tokens after which decay has halved the state. `mixer` is the kind of layer; a head of Mamba-1
+    is the mean of its channels. Over several texts, these are means, without `one_key`.
     """
 
     layer: int = column(is_kept=False)
@@ -183,10 +183,10 @@ SIGNED_OVER_TEXTS = tuple(name for name, kind in SignedHead.columns.items() if k
 
 
 class HeadsOfPattern(Record):
-    """A pattern of a stack and the number of heads above its threshold; None if it has too few rows.
+    """A pattern of a stack and the number of heads above its threshold, or None if it has too few rows.
 
-    `num_rows` (`rows` in a table) is its number of rows, in `texts` texts. Heads without a pattern have a row
-    without a statistic.
+    `num_rows` (`rows` in a table) is the number of its rows in `texts` texts. Heads without a pattern have a
+    row without a statistic.
     """
 
     stack: str
@@ -199,7 +199,7 @@ class HeadsOfPattern(Record):
 
 
 class StrongestHead(Record):
-    """A head with one of the largest values of a pattern; over texts a mean with its 95 % interval.
+    """A head with one of the largest values of a pattern; over several texts, a mean with its 95 % interval.
 
     `key` is the position of the key that most rows prefer.
     """
@@ -226,7 +226,7 @@ class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
 
 
 class RestOfHead(HeadInStack, numbers=NAMING):
-    """A head's pattern statistics without the first key, with the other weights renormalised."""
+    """A head's pattern statistics without the first key, with the remaining weights renormalised."""
 
 
 class StatisticInterval(HeadInStack):
@@ -240,7 +240,7 @@ class StatisticInterval(HeadInStack):
 
 
 class TokenNamed(Record):
-    """A token that `from` or `to` selects, and its name there."""
+    """A token that `from` or `to` selects, and what it is called there."""
 
     setting: str
     name: str
@@ -250,7 +250,7 @@ class TokenNamed(Record):
 
 
 class LookedAtKey(Record):
-    """The key with the most weight in a head's row of the token `query`; None if there is none."""
+    """The key with the most weight in a head's row of the token `query`, or None if there is no such key."""
 
     query: int | None = column(is_kept=False)
     query_token: str | None
@@ -268,21 +268,21 @@ class PatchNorm(Record):
 
 
 class SinkRate(Record):
-    """The share of heads whose mean weight on the first key is above a threshold."""
+    """The share of heads whose mean weight on the first key exceeds a threshold."""
 
     sink_rate: float | None
     sink_threshold: float
 
 
 class TextCount(Record):
-    """The number of texts and of their tokens."""
+    """The number of texts and the number of their tokens."""
 
     num_texts: int
     num_tokens: int | None = column(is_needed=False)
 
 
 class PatchNorms(Record):
-    """The median norm of patch vectors, and the number of patches above `high_norm` times the median."""
+    """The median norm of patch vectors, and the number of patches above `high_norm` times that median."""
 
     median_norm: float | None
     high_norm: float
@@ -293,13 +293,13 @@ class PatchNorms(Record):
 class HeadSurvey(Result):
     """What each head does: `heads` has one row per head, with its pattern and every statistic.
 
-    Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
-    means, and `intervals` has one row per head and statistic, with its 95 % interval (Student's t) and the
-    number of texts. `patterns` has one row per pattern with the number of heads that show it, `strongest` the
-    heads that show each most. `linear` has one row per head of a layer without a softmax. `rollout` (query,
-    key) is the attention rollout over the layers. On a grid, `looks` (layer, head, key) are each head's
-    weights from the `queries`, else from [CLS], else averaged over all, and `look_rollout` (key) is the same
-    row of the rollout.
+    Entropy is in nats and distance in tokens; most other statistics are weights between 0 and 1. Over many
+    texts, these are means, and `intervals` has one row per head and statistic, with its 95 % interval
+    (Student's t) and the number of texts. `patterns` has one row per pattern with the number of heads that
+    show it, and `strongest` has the heads that show each pattern most. `linear` has one row per head of a
+    layer without a softmax. `rollout` (query, key) is the attention rollout over the layers. On a grid,
+    `looks` (layer, head, key) are each head's weights from the `queries`, or else from [CLS], or else
+    averaged over all queries, and `look_rollout` (key) is the same row of the rollout.
     """
 
     heads: Records[SurveyedHead] = group(may_be_empty=True)
@@ -332,7 +332,7 @@ class HeadSurvey(Result):
         return self.patterns.where(lambda row: row.stack == stack)
 
     def strongest_of(self, stack: str, pattern: str) -> Records[StrongestHead]:
-        """Return the heads that show a pattern most."""
+        """Return the heads that show a pattern most strongly."""
         return self.strongest.where(lambda head: (head.stack, head.pattern) == (stack, pattern))
 
     @property

@@ -1,4 +1,4 @@
-"""Rows as a small table: plain text for a prompt, HTML for a notebook."""
+"""Rows as a small table: as plain text for a prompt, as HTML for a notebook."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -22,7 +22,7 @@ class SmallTable(NamedTuple):
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Mapping[str, object]], where: str = "") -> "SmallTable":
-        """Build the table from rows with the same names; layer and head become one column, such as 5:11.
+        """Build the table from rows that share their names; layer and head become one column, like 5:11.
 
         `where` is the attribute that holds all rows, such as `.heads`.
         """
@@ -40,14 +40,14 @@ class SmallTable(NamedTuple):
         return cls(f"{about}{more}", [*map(plain_text, names)], cells)
 
     def text(self) -> str:
-        """Return the table as plain text."""
+        """Return the table in plain text."""
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
         lines = [[*self.header], *self.rows]
         aligned = ("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
         return "\n".join([self.about, *aligned])
 
     def html(self) -> str:
-        """Return the table as HTML for a notebook."""
+        """Return the table in HTML for a notebook."""
         head = "".join(f"<th{CELL}>{escape(name)}</th>" for name in self.header)
         rows = ("".join(f"<td{CELL}>{escape(cell)}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{row}</tr>" for row in rows)

@@ -14,7 +14,7 @@ IDS, LABELS = "ids", "tokens"
 class TokenIds(str):
     """Token ids in place of a text, with an optional label for each.
 
-    As a text it is the JSON object `{"ids": [...], "tokens": [...]}`, which is stored, hashed and printed
+    As a string, it is the JSON object `{"ids": [...], "tokens": [...]}`, which is stored, hashed and printed
     like any other text. `Pretrained.read` reads it without a tokenizer.
     """
 
@@ -23,7 +23,7 @@ class TokenIds(str):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "TokenIds":
-        """Build it from such an object. Raises ValueError, naming the key, for anything else."""
+        """Build the ids from such an object. Raises ValueError, naming the key, for any other value."""
         for key in fields:
             if key not in (IDS, LABELS):
                 raise ValueError(f"{key}: unknown key{nearest(str(key), (IDS, LABELS))}")
@@ -56,7 +56,7 @@ def _check_labels(labels: Any, num_ids: int) -> None:
 
 
 def text_or_ids(value: Any) -> str:
-    """Return a text, or TokenIds for an object with ids and labels. Raises ValueError for anything else."""
+    """Return a text, or TokenIds for an object with ids and labels. Raises ValueError for any other value."""
     if isinstance(value, Mapping):
         lists = {key: listed(each) if is_list(each) else each for key, each in value.items()}
         items = {

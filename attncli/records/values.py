@@ -1,4 +1,4 @@
-"""Plain data of results: tensors with named axes, tables, single numbers. Imports no torch."""
+"""The plain data of results: tensors with named axes, tables, single numbers. Imports no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +24,15 @@ PLACES = ("layer", "head")
 
 
 def has_head_rows(group: str) -> bool:
-    """Return True if the table of that name has one row per head.
+    """Return True if the table with that name has one row per head.
 
-    A store names its numbers by their columns only, and indexes them by layer and head.
+    A store names the numbers of such a table only by their columns, and indexes them by layer and head.
     """
     return group == "heads"
 
 
 def are_equal(a: object, b: object) -> bool:
-    """Return True if two values are equal; arrays may have NaN in the same positions."""
+    """Return True if two values are equal, where arrays may have NaN in the same positions."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
     is_array = isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
@@ -43,9 +43,9 @@ def are_equal(a: object, b: object) -> bool:
 class Mask:
     """The keys that each query may attend: those that satisfy every rule. Without rules, all keys.
 
-    With `causal`, the last query is at the last key; else the first query is at the first key. `causal`: no
-    later keys. `window`: keys at a distance below this number. `visible`: (query, key), 1 for visible keys,
-    else 0, with the tensor's leading axes if its matrices differ.
+    With `causal`, the last query is at the last key; else the first query is at the first key. `causal`
+    excludes later keys. `window` allows keys at a distance below this number. `visible` (query, key) is 1 for
+    visible keys, else 0, and has the tensor's leading axes if its matrices differ.
     """
 
     causal: bool = False
@@ -80,7 +80,7 @@ class Mask:
         return hidden if self.visible is None else hidden | (self.visible == 0)
 
     def fields(self) -> dict[str, object]:
-        """Return the mask as in JSON, but with its array."""
+        """Return the mask in the form used in JSON, but with its array."""
         window = {} if self.window is None else {"window": self.window}
         visible = {} if self.visible is None else {"visible": self.visible}
         return {"causal": self.causal, **window, **visible}
@@ -97,7 +97,7 @@ MAPS = (("query", "key"), ("query_block", "key_block"))
 
 
 def later_keys(num_queries: int, num_keys: int) -> npt.NDArray[np.bool_]:
-    """Return True for the keys after each query; the last query is at the last key."""
+    """Return True for the keys after each query, where the last query is at the last key."""
     return np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + num_keys - num_queries)
 
 
@@ -116,8 +116,8 @@ class NamedTensor:
     """Numbers with a name for each axis.
 
     Missing numbers (masked scores) are NaN or infinite in floating point, and -1 for indices. `mask` is None
-    if unknown. Scores times `scale` are the softmax's input; `scale` is None if unknown or if anything else
-    changes the scores.
+    if unknown. The softmax's input is the scores times `scale`, which is None if it is unknown or if anything
+    else changes the scores.
     """
 
     axes: tuple[str, ...]
@@ -139,14 +139,14 @@ class NamedTensor:
         return facts and are_equal(self.values, other.values)
 
     def at(self, place: int) -> "NamedTensor":
-        """Return the element at an index of the first axis."""
+        """Return the element at an index on the first axis."""
         mask = self.mask
         if mask is not None and mask.visible is not None and mask.visible.ndim == self.values.ndim:
             mask = replace(mask, visible=mask.visible[place if len(mask.visible) > 1 else 0])
         return NamedTensor(self.axes[1:], self.values[place], mask, self.scale)
 
     def fields(self) -> dict[str, object]:
-        """Return the tensor as in JSON, but with its arrays."""
+        """Return the tensor in the form used in JSON, but with its arrays."""
         mask = {} if self.mask is None else {"mask": self.mask.fields()}
         scale = {} if self.scale is None else {"scale": self.scale}
         return {"axes": self.axes, **mask, **scale, "values": self}
@@ -172,7 +172,7 @@ class Numbers(dict[str, Number]):
 
 
 class Tensors(dict[str, NamedTensor]):
-    """Tensors by name: one number per query in the group `rows`, one per key in `keys`."""
+    """Tensors by name: the group `rows` has one number per query, the group `keys` one per key."""
 
     def __missing__(self, name: str) -> NamedTensor:
         raise NoSuchName("tensor", name, self)
@@ -186,7 +186,7 @@ RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)
 
 
 class Table(Sequence[RowKind]):
-    """Rows of named cells, all with the same names; a cell may be a list of numbers."""
+    """Rows of named cells that all have the same names; a cell may be a list of numbers."""
 
     def __init__(self, rows: Iterable[Mapping[str, object]] = ()) -> None:
         self._rows = cast(list[RowKind], [*rows])
@@ -215,9 +215,9 @@ class Table(Sequence[RowKind]):
         return repr([*self])
 
     def grids(self, name: str) -> dict[str, NamedTensor]:
-        """Return a column of a head survey by layer and head: one grid per stack, NaN for missing heads.
+        """Return a column of a head survey by layer and head: one grid per stack, with NaN for missing heads.
 
-        Stacks are in the order of the rows; the name of a single stack is empty.
+        The stacks are in the order of the rows; the name of a single stack is empty.
         """
         stacks: dict[str, dict[tuple[int, ...], object]] = {}
         for row in self:

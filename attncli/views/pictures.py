@@ -485,7 +485,7 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
 
 
 def draw(report: Report, display: Display) -> Figure:
-    """The figure of a report: its title and settings, then its parts. Raises NothingToDraw without parts."""
+    """Draw the figure of a report: title, settings and parts. Raises NothingToDraw if there are no parts."""
     parts = islice(parts_of(report, display.show), MOST_PARTS)
     groups = [[block_of(part, display) for part in group] for group in parts]
     if not groups:

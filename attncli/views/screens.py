@@ -252,7 +252,7 @@ def lines_for_notes(report: Report) -> int:
 def _weights(
     report: Report, weights: NamedTensor | None, pooled: NamedTensor | None, display: Display
 ) -> Iterator[Elastic]:
-    """The first matrix of weights with a sentence about a row; of a long text the map of its blocks."""
+    """Return the first matrix of weights and a sentence about a row; for a long text, the map of blocks."""
     if weights is not None:
         matrix = next(tensor_matrices(report, "weights", weights))
         name = f"where each {token_name(report)} looks: weights (query × key)"

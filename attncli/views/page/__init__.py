@@ -237,8 +237,7 @@ def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
 
 
 def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
-    """Return a tensor as the page draws it: no numbers for hidden keys, and the tensors with the same
-    colours.
+    """Return a tensor as the page draws it, without numbers for hidden keys, and tensors with its colours.
 
     If it belongs to a picture, it has queries, or a single row for the look of the chosen query.
     """
