@@ -184,7 +184,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     def __init_subclass__(
         cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: object = None
     ) -> None:
-        """Declare the columns; `numbers` names further optional columns of numbers, `units` their units."""
+        """Declare the columns; `numbers` names further optional columns of numbers, `units` gives units."""
         if others is not None:
             cls.others = ColumnKind().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
@@ -255,7 +255,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def rows(cls, rows: Iterable[Mapping[str, object]]) -> "Records[Self]":
-        """Build rows from mappings with the same names. Raises TypeError if they do not match the class."""
+        """Build rows from mappings with equal names. Raises TypeError if they do not match the class."""
         listed = [*rows]
         return Records(cls, {name: [row[name] for row in listed] for name in (listed or [cls.columns])[0]})
 

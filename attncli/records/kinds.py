@@ -26,7 +26,7 @@ KINDS: LoadedOnUse[type[Result]] = LoadedOnUse(RESULT_CLASSES)
 
 
 def kind_name(result: Result, experiment: str) -> str:
-    """Return the name of a result's kind in an experiment; empty for a class without one (a plugin's)."""
+    """Return the name of a result's kind in an experiment; empty for a plugin's class that has none."""
     if isinstance(result, UntypedResult):
         return result.kind
     place = class_place(type(result))

@@ -134,7 +134,7 @@ def _used_papers(report: Report) -> Iterator[tuple[str, Paper]]:
 
 @cache
 def _usable_papers(feature: str) -> Mapping[str, list[Paper]]:
-    """The papers of a card. If they cannot be read, print one line on standard error and return none."""
+    """Return the papers on a card. If they cannot be read, print one line on standard error, return none."""
     try:
         return card_papers(installed_features()[feature])
     except BrokenPlugin as error:

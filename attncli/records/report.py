@@ -124,7 +124,7 @@ class Picture:
 
     `png` is the picture after crop and resize (at most 640 pixels a side). `boxes` has one entry per token:
     left, top, right and bottom as shares of width and height, or None for a token outside the picture ([CLS],
-    a register, a word, another picture). `size` is the file's size in pixels after EXIF rotation, `crop` is
+    a register, a word, another picture). `size` is the file's size in pixels after EXIF rotation; `crop` is
     the part that the model saw, in the file's pixels. `axis` is the side of the boxes' tokens; in
     cross-attention, this is the context. The spectrogram of a sound spans `seconds`; `sound` is the file,
     which pages can play and the JSON form omits.
@@ -254,7 +254,7 @@ class Report:
 
     @property
     def describes_program(self) -> bool:
-        """True if the settings name a program instead of a model, which cannot be asked again."""
+        """True if the settings name a program instead of a model: a program cannot be asked again."""
         return "program" in self.spec
 
     @property
@@ -320,7 +320,7 @@ class Report:
         }
 
     def tensors_of(self, group: str) -> Tensors:
-        """Return the tensors of a group of statistics, `rows` or `keys`; empty if there is no such group."""
+        """Return the tensors of a group of statistics, `rows` or `keys`; empty if the report lacks it."""
         statistic = self.statistics.get(group)
         return statistic if isinstance(statistic, Tensors) else Tensors()
 

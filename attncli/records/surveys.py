@@ -84,7 +84,7 @@ class Stack(NamedTuple):
         }
 
     def has_enough_rows(self, statistic: str) -> bool:
-        """Return True if a statistic may classify a head: enough rows, and not met by uniform weights."""
+        """Return True if a statistic may classify a head: it has enough rows, and uniform weights fail it."""
         return self.num_rows[statistic] >= MIN_ROWS and not self._is_too_short(statistic)
 
     def _is_too_short(self, statistic: str) -> bool:
@@ -106,7 +106,7 @@ class Stack(NamedTuple):
         return None if first is None else even - first
 
     def _even_by_mean_length(self, statistic: str) -> float | None:
-        """Estimate `even_weight` of a causal model from the mean text length, all that row counts reveal."""
+        """Estimate `even_weight` for a causal model from the mean text length, all that row counts reveal."""
         num_rows = self.num_rows.get("sink_mass", 0)
         num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each with one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:

@@ -43,7 +43,7 @@ def are_equal(a: object, b: object) -> bool:
 class Mask:
     """The keys that each query may attend: those that satisfy every rule. Without rules, all keys.
 
-    With `causal`, the last query is at the last key; else the first query is at the first key. `causal`
+    With `causal`, the last query is at the last key; otherwise, the first query is at the first key. `causal`
     excludes later keys. `window` allows keys at a distance below this number. `visible` (query, key) is 1 for
     visible keys, else 0, and has the tensor's leading axes if its matrices differ.
     """

@@ -1,4 +1,4 @@
-"""The experiments and their Specs, found through the cards of features."""
+"""The experiments and their Specs, found through the features' cards."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -56,7 +56,7 @@ FALSE = frozenset({"false", "no", "off", "0", "f", "n"})
 
 
 def is_offered(line: str) -> bool:
-    """Return True if the command of this command line is available: neither switched off nor deleted."""
+    """Return True if the command on this command line is available: neither switched off nor deleted."""
     command = line.split()[1:2]
     return {*command} <= {*QUESTIONS, *KERNEL_COMMANDS} or command[0].startswith("-")
 
@@ -101,7 +101,7 @@ def _is_off(spec_class: "type[Spec]", key: str, value: Any) -> bool:
 
 
 def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
-    """Return the Spec of the form that the settings ask for, else the experiment's base."""
+    """Return the Spec of the form that the settings ask for, or else the experiment's own Spec."""
     form = matching_form(experiment, settings)
     return SPECS[experiment] if form is None else FORM_SPECS[experiment][form.name]
 
@@ -129,7 +129,7 @@ def every_setting_of(experiment: str) -> "type[Spec]":
 
 
 def asked_by(spec_class: "type[Spec]") -> str:
-    """Return the last setting in `asked_by` of the form with this Spec; empty for a command's own Spec."""
+    """Return the last setting in `asked_by` of the form with this Spec; empty for the command's own Spec."""
     name = spec_class.experiment
     specs: Mapping[str, type[Spec]] = FORM_SPECS.get(name, {})
     keys = (form.asked_by for form in FORMS.get(name, ()) if specs.get(form.name) is spec_class)
@@ -139,8 +139,8 @@ def asked_by(spec_class: "type[Spec]") -> str:
 def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     """Return the error for a setting that the command has but this Spec lacks; None for an unknown key.
 
-    The error names the form that the setting needs or, for a form, the setting that chose the form. It is
-    empty for a value without effect.
+    The error names the form that the setting needs or, for a form, the setting that chose the form. The error
+    is empty for a value without effect.
     """
     name = spec_class.experiment
     specs: Mapping[str, type[Spec]] = FORM_SPECS.get(name, {})
@@ -158,7 +158,7 @@ def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
 
 
 def _question_of(spec_class: "type[Spec]") -> Question:
-    """Return the question with this Spec; the experiment's own for a class that no card names."""
+    """Return the question with this Spec, or the experiment's own question for a class that no card names."""
     name = spec_class.experiment
     if SPECS[name] is not spec_class:
         for form in FORMS.get(name, ()):

@@ -1,7 +1,7 @@
 """Config files: parsing with the line and column of every value, their JSON Schema, and writing settings.
 
-Values are typed by their key, so `sentence: yes`, `seed: 012` and `eps: 1e-5` keep their meaning, whereas
-YAML 1.1 would read a Boolean, an octal number and a string.
+The type of a value is that of its key, so `sentence: yes`, `seed: 012` and `eps: 1e-5` keep their meaning,
+whereas YAML 1.1 would read a Boolean, an octal number and a string.
 """
 
 import json
@@ -60,15 +60,15 @@ Node = Scalar | Sequence | Mapping
 
 
 def place(path: Path | str, node: Node) -> str:
-    """Return `configs/x.yaml:7:3`, the form that editors and compilers use."""
+    """Return a place like `configs/x.yaml:7:3`, the form that editors and compilers use."""
     return f"{path}:{node.line}:{node.column}"
 
 
 def read_yaml(path: Path) -> Node:
     """Parse the single document of a YAML file. Raises UserError with the place for anything but plain YAML.
 
-    Aliases, tags and nesting beyond 16 levels are refused: settings do not need them, and they can make a
-    small file expand without bound or construct objects.
+    Aliases, tags and nesting beyond 16 levels are refused: settings do not need them, and with them a small
+    file can expand without bound or construct objects.
     """
     try:
         content = read_whole(path, SETTINGS_BYTES, may_be_pipe=True)
@@ -96,7 +96,7 @@ BRACKETS = {"while parsing a flow sequence": ("[", "]"), "while parsing a flow m
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.Mark | None, str]:
-    """Return the place of a syntax error, and the problem with its fix.
+    """Return the place of a syntax error, and the problem and its fix.
 
     An unclosed bracket or quote is reported where it was opened, not where the parser gives up.
     """
@@ -150,7 +150,7 @@ LONG = 2**16
 
 
 def _loader(length: int) -> Any:
-    """Return Python's parser, which has better error messages, or for long files the one in C."""
+    """Return Python's parser, which has better error messages, or the parser in C for long files."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader) if length > LONG else yaml.SafeLoader
 
 
@@ -210,7 +210,7 @@ STRUCTURE = ("experiment", "steps", "defaults", "sweep")
 
 
 def _plain(node: Node) -> tuple[Any, str | None]:
-    """Return the value of a setting as a text or list of texts, or the error in it."""
+    """Return the value of a setting as a string or a list of strings, or the error in it."""
     match node:
         case Scalar():
             return node.text, None
@@ -224,7 +224,7 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """Resolve paths against the file's folder; `model` and `answer` are paths only if they exist."""
+    """Resolve paths against the file's folder; `model` and `answer` are paths only if such a path exists."""
     if isinstance(value, list):
         return [_relative(path, key, item) for item in value]
     if key == "model" and isinstance(value, str) and (path.parent / value).exists():
@@ -232,7 +232,7 @@ def _relative(path: Path, key: str, value: Any) -> Any:
     if key == "answer" and isinstance(value, str) and names_file(str(path.parent / value)):
         return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
-    # Joined as text, because a Path would turn `./random` into `random`, a way of sampling.
+    # Joined as strings, because a Path would turn `./random` into `random`, a way of sampling.
     return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value
 
 
@@ -259,7 +259,7 @@ class ConfigReader:
         self.errors.append(f"{place(self.path, node)}: {key}: {message}")
 
     def keys(self, mapping: Mapping) -> KeyNodes:
-        """Return the keys of a mapping, each with its node and its value's node."""
+        """Return the keys of a mapping, each with its own node and its value's node."""
         nodes: KeyNodes = {}
         for key, value in mapping.items:
             name = key.text or ""
@@ -270,7 +270,7 @@ class ConfigReader:
         return nodes
 
     def settings(self, nodes: KeyNodes, allowed: tuple[str, ...] = ()) -> dict[str, Given]:
-        """Return the settings among the keys; `allowed` are the structural keys that may appear here."""
+        """Return the settings among the keys; `allowed` are the structural keys permitted here."""
         settings = {}
         for name, (key, node) in nodes.items():
             if name in EXPERIMENT_SYNONYMS and "experiment" not in nodes:
@@ -292,7 +292,7 @@ class ConfigReader:
         return settings
 
     def swept_values(self, name: str, nodes: list[Node]) -> list[Given]:
-        """Return the values of a list to sweep over, each with its place."""
+        """Return the values in a list to sweep over, each with its place."""
         values = []
         for node in nodes:
             value, problem = _plain(node)
@@ -303,7 +303,7 @@ class ConfigReader:
         return values
 
     def range_of(self, name: str, where: Scalar, mapping: Mapping) -> list[Given]:
-        """Return the values of `{from: 4, to: 16, step: 4}`, both ends included, at the place of the key."""
+        """Return the values of `{from: 4, to: 16, step: 4}`, including both ends, at the place of the key."""
         ends: dict[str, Decimal] = {"step": Decimal(1)}
         for key, (_, node) in self.keys(mapping).items():
             if key not in ("from", "to", "step"):
@@ -331,7 +331,7 @@ class ConfigReader:
             return None
 
     def raise_errors(self) -> None:
-        """Raise UserError with all errors so far, in the order of their lines."""
+        """Raise UserError with all errors collected so far, in line order."""
 
         def position(line: str) -> tuple[int, ...]:
             place = re.match(r":(\d+):(\d+):", line.removeprefix(str(self.path)))
@@ -358,7 +358,7 @@ class Entry(NamedTuple):
 
 
 class WrittenEntry(NamedTuple):
-    """An entry as written, without the grid's values."""
+    """An entry as written in the file, without the grid's values."""
 
     experiment: str
     settings: dict[str, Given]
@@ -371,7 +371,7 @@ class WrittenEntry(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One combination of swept values, and its name: `head_dim 8, causal true`."""
+    """One combination of swept values and its name, like `head_dim 8, causal true`."""
 
     given: dict[str, Given]
     label: str
@@ -382,7 +382,7 @@ def _joined(value: object) -> str:
 
 
 def _grid(axes: Settings[str, list[Given]]) -> Iterator[Point]:
-    """Yield every combination, the last key's values changing fastest; a single one without a sweep."""
+    """Yield every combination, with the last key's values changing fastest; only one if nothing is swept."""
     for values in product(*axes.values()):
         settings = dict(zip(axes, values, strict=True))
         yield Point(settings, ", ".join(f"{key} {_joined(value.value)}" for key, value in settings.items()))
@@ -463,7 +463,7 @@ class ConfigFile:
         return settings
 
     def _axes(self, written: list[WrittenEntry], defaults: Settings[str, Given]) -> dict[str, list[Given]]:
-        """Return the swept keys with their values, except those that an override replaces."""
+        """Return the swept keys with their values, except for keys that an override replaces."""
         key, node = self.keys["sweep"]
         if not isinstance(node, Mapping) or not node.items:
             self.reader.error(key, "sweep", "must be a mapping from settings to lists of values")
@@ -590,7 +590,7 @@ def _with_sweep(experiment: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return the JSON Schema of config files: one experiment, steps with defaults, or a grid."""
+    """Return the JSON Schema of config files, which hold one experiment, steps with defaults, or a grid."""
     definitions: dict[str, Any] = {}
     experiments = [_experiment_schema(name, definitions) for name in SPECS]
     every_key: dict[str, Any] = {}
@@ -637,7 +637,7 @@ def _visible(text: str) -> str:
 
 
 def _portable(key: str, value: Any) -> Any:
-    """Return the value with absolute paths, because paths in a file are relative to it."""
+    """Return the value with absolute paths, because the paths in a file are relative to the file."""
     if isinstance(value, list):
         return [_portable(key, item) for item in value]
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
@@ -647,7 +647,7 @@ def _portable(key: str, value: Any) -> Any:
 
 
 def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
-    """Return the settings whose defaults would be refused if a file set them beside the given ones."""
+    """Return the settings whose defaults would be refused if a file set them beside the given settings."""
     spec_class = type(spec)
     values = {
         key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None

@@ -1,6 +1,6 @@
-"""The base class of all Specs, the fields that several share, and their validation.
+"""The base class of all Specs, the fields that several Specs share, and their validation.
 
-All errors are reported together, each with the place of its value.
+All errors are reported together, each with the place of the value.
 """
 
 import re
@@ -93,7 +93,7 @@ def flag_name(key: str) -> str:
 
 
 def with_key_names(text: str, *, flags: bool) -> str:
-    """Replace keys in backticks by their flags or, with flags=False, by the plain keys."""
+    """Replace the keys in backticks by their flags or, with flags=False, by the plain keys."""
     return KEY.sub(lambda key: flag_name(key[1]) if flags else key[1], text)
 
 
@@ -116,7 +116,7 @@ PositionOrName = Annotated[
 
 
 class Heading(NamedTuple):
-    """The heading of a field in help, if it differs from the heading of its class."""
+    """The heading of a field in help, if it differs from its class's heading."""
 
     title: str
 
@@ -128,7 +128,7 @@ class Everyday(NamedTuple):
 
 
 class NoFlag(NamedTuple):
-    """Marks a setting without a flag, with the error for the flag."""
+    """Marks a setting that has no flag, with the error for using the flag."""
 
     reason: str
 
@@ -145,7 +145,7 @@ class Contradiction(NamedTuple):
 
 
 def contradiction(key: str, message: str, *others: str) -> Contradiction:
-    """Return a contradiction reported at `key`, which also involves the other keys.
+    """Return a contradiction that is reported at `key` and also involves the other keys.
 
     Keys in the message are in backticks, so that they can be shown as flags.
     """
@@ -156,7 +156,7 @@ Contradictions = Iterator[Contradiction]
 
 
 class SettingCondition(NamedTuple):
-    """A condition on a setting: any value, as `head`, or a specific one, as `method=swap`."""
+    """A condition on a setting: any value, written as `head`, or a specific one, written as `method=swap`."""
 
     key: str
     value: str = ""
@@ -167,19 +167,19 @@ class SettingCondition(NamedTuple):
         return cls(*text.partition("=")[::2])
 
     def is_met(self, spec: "Spec") -> bool:
-        """Return True if the setting has such a value. A switch that is off has none."""
+        """Return True if the setting has such a value. A switch that is off has no value."""
         value = getattr(spec, self.key, None)
         if self.value:
             return str(value) == self.value
         return value is not None and value is not False and value != [] and value != ""
 
     def __str__(self) -> str:
-        """Return the condition as shown in messages."""
+        """Return the condition in the form shown in messages."""
         return f"`{self.key}` {self.value}".rstrip()
 
 
 def alternatives(text: str) -> list[SettingCondition]:
-    """Parse `a|b=c`: conditions of which one suffices."""
+    """Parse `a|b=c`, alternative conditions of which one suffices."""
     return [SettingCondition.of(each) for each in text.split("|") if each]
 
 
@@ -193,7 +193,7 @@ def in_group(group: str, *names: str) -> tuple[str, ...]:
 
 
 def annotation_leaves(annotation: Any) -> Iterator[Any]:
-    """Yield the types and literals in an annotation."""
+    """Yield the types and literals that an annotation contains."""
     parts = get_args(annotation)
     if not parts:
         yield annotation
@@ -209,7 +209,7 @@ def takes_numbers(annotation: Any) -> bool:
 
 
 class Extra(NamedTuple):
-    """An extra of attncli that a setting needs, and the packages that it installs."""
+    """An extra of attncli that a setting needs, and the packages that the extra installs."""
 
     key: str
     name: str
@@ -226,13 +226,13 @@ class TextSource(NamedTuple):
 
 
 def _list_value(field: "FieldInfo", value: Any) -> Any:
-    """Split a comma-separated text, as in a flag, if the setting is a list."""
+    """Split a comma-separated string, such as a flag's value, if the setting is a list."""
     is_text = isinstance(value, str) and get_origin(field.annotation) is list
     return [part.strip() for part in value.split(",")] if is_text else value
 
 
 def _device(value: Any) -> Any:
-    """Return the device. Raises ValueError for other PyTorch devices, with an alternative."""
+    """Return the device. Raises ValueError for any other PyTorch device, suggesting an alternative."""
     if not isinstance(value, str) or value in ("auto", "cpu", "cuda"):
         return value
     if value.startswith("cuda:") and value[5:].isdecimal():
@@ -245,42 +245,42 @@ def _device(value: Any) -> Any:
 
 
 class Spec(BaseModel):
-    """The validated settings of one experiment: frozen, with every default filled in. Imports no torch."""
+    """The validated settings of one experiment, frozen and with every default filled in. Imports no torch."""
 
-    # Many classes are only bases: validators are built when a class is first used.
+    # Many classes serve only as bases, so validators are built when a class is first used.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     experiment: ClassVar[str]
-    # Command lines for help.
+    # Command lines shown in help.
     examples: ClassVar[tuple[str, ...]]
-    # Settings that a report leaves out at their defaults, in addition to those of base classes.
+    # Settings that a report leaves out if they have their defaults, in addition to those of base classes.
     off_keys: ClassVar[frozenset[str]] = frozenset()
     # Requirements and exclusions, in addition to those of base classes; `a=b` is a setting with that value.
-    # Settings, comma-separated, by the setting that they need: `a|b` is either of two.
+    # Comma-separated settings, by the setting that they need: `a|b` means either of the two.
     needs: ClassVar[Mapping[str, str]] = {}
-    # Settings, comma-separated, that a setting (or another cause that `exclusion` knows) rules out.
+    # Comma-separated settings that a setting (or another cause known to `exclusion`) rules out.
     excludes: ClassVar[Mapping[str, str]] = {}
     # Suggested next steps below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
-    # For parts that the experiment's reports may lack: the command or flag that shows them.
+    # For parts that the experiment's reports may lack, the command or flag that shows them.
     parts_elsewhere: ClassVar[Mapping[str, str]] = {}
-    # For settings that it lacks: what it does instead and what to use; {value} is the value.
+    # For settings that it lacks, what it does instead and what to use; {value} is the value.
     settings_elsewhere: ClassVar[Mapping[str, str]] = {}
     # The parts that `--show` accepts for its reports, as listed in help.
     parts: ClassVar[tuple[str, ...]] = ()
-    # The setting that a command-line argument sets.
+    # The setting that the command-line argument sets.
     argument: ClassVar[str | None] = None
     # The heading of this class's fields in help.
     group: ClassVar[str] = "Options"
-    # The settings on the first line of a report, in this order.
+    # The settings on the first line of a report, in the same order.
     heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
     # The title of pictures (default: `experiment`).
     title: ClassVar[str] = ""
-    # The statistic that a CSV file holds; None: the report's tensors.
+    # The statistic that a CSV file holds, or None for the report's tensors.
     main_table: ClassVar[str | None] = None
-    # The value of `maps` for views that draw, if there is such a setting.
+    # The value of `maps` in views that draw, if that setting exists.
     drawn_maps: ClassVar[str | None] = None
-    # Settings of base classes left out of everyday help.
+    # Settings of base classes that everyday help leaves out.
     rare_keys: ClassVar[frozenset[str]] = frozenset()
 
     seed: Annotated[Seed, Everyday()] = Field(0, description="the random seed")
@@ -307,7 +307,7 @@ class Spec(BaseModel):
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
-        """Return the title of a page or picture for a report with these settings."""
+        """Return the title of the page or picture of a report with these settings."""
         return cls.title
 
     @classmethod
@@ -317,17 +317,17 @@ class Spec(BaseModel):
 
     @classmethod
     def reads_key(cls, key: str) -> bool:
-        """Return True for the name of a setting or an alternative name."""
+        """Return True for the name of a setting, including alternative names."""
         return key in cls.model_fields or key in cls.alternative_names()
 
     @classmethod
     def alternative_names(cls) -> dict[str, str]:
-        """Return the names of its settings by their alternatives."""
+        """Return the names of its settings by their alternative names."""
         return alternative_names(cls.model_fields)
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
-        """Return the settings that a value stands for, if it is short for several."""
+        """Return the settings that a value stands for, if it is short for several settings."""
         return {key: value}
 
     @classmethod
@@ -360,23 +360,23 @@ class Spec(BaseModel):
                     yield from self._contradictions_of(settings, *exclusion)
 
     def has(self, needed: str) -> bool:
-        """Return True if one of the settings of `a|b` has a value."""
+        """Return True if any of the settings of `a|b` has a value."""
         return any(way.is_met(self) for way in alternatives(needed))
 
     def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
-        """Return the error for settings that `cause` rules out and the keys behind it, or None."""
+        """Return the error about settings that `cause` rules out, and the keys behind the cause, or None."""
         condition = SettingCondition.of(cause)
         is_given = self.given(condition.key) and condition.is_met(self)
         return (f"cannot be combined with {condition}", [condition.key]) if is_given else None
 
     def _contradictions_of(self, settings: str, message: str, others: Sequence[str]) -> Contradictions:
-        """Yield the message for each of the settings that is given."""
+        """Yield the message for each of the settings that was given."""
         for key, value in map(SettingCondition.of, settings.split(", ")):
             if self.given(key) and value in ("", str(getattr(self, key))):
                 yield contradiction(key, f"{value} {message}".lstrip(), *others)
 
     def unused_keys(self) -> frozenset[str]:
-        """Return the settings without effect given the others: not shown, and refused if given."""
+        """Return settings that have no effect given the others: they are not shown, and refused if given."""
         return frozenset()
 
     def unreported_keys(self) -> frozenset[str]:
@@ -385,23 +385,23 @@ class Spec(BaseModel):
 
     @classmethod
     def all_off_keys(cls) -> frozenset[str]:
-        """Return the `off_keys` of the class and its bases."""
+        """Return the `off_keys` of the class and its base classes."""
         return frozenset(key for base in cls.__mro__ for key in vars(base).get("off_keys", ()))
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        """Return the source of the text and, in cross-attention, of the context."""
+        """Return the source of the text and, in cross-attention, the source of the context."""
         return ()
 
     def other_files(self) -> Iterator[tuple[str, str]]:
-        """Yield other text files to read, as (setting, file)."""
+        """Yield further text files to read, as (setting, file)."""
         return iter(())
 
     def word_tokenizer(self) -> str | None:
-        """Return the tokenizer for words; None if the model has one, or without a text."""
+        """Return the tokenizer for words, or None if the model has one or if there is no text."""
         return None
 
     def sampled_counts(self) -> tuple[int, int]:
-        """Return the numbers of random queries and keys; zeros for texts."""
+        """Return the numbers of random queries and keys, which are zero for texts."""
         counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
         return counts[0], counts[-1]
 
@@ -421,7 +421,7 @@ class Spec(BaseModel):
         return iter(())
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
-        """Return the approximate peak memory in bytes; 0 if it is small or checked later."""
+        """Return the approximate peak memory in bytes, or 0 if it is small or is checked later."""
         return 0
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:
@@ -429,7 +429,7 @@ class Spec(BaseModel):
         return "smaller sizes"
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
-        """Return the number of attention weights of all heads on all sequences."""
+        """Return the number of attention weights in all heads and all sequences."""
         return 0
 
     def chosen_engine(self, num_queries: int, num_keys: int) -> str:
@@ -437,19 +437,19 @@ class Spec(BaseModel):
         return "dense"
 
     def can_run_together(self) -> bool:
-        """Return True if running several texts together is faster and their reports can be separated."""
+        """Return True if it is faster to run several texts together and their reports can be separated."""
         return False
 
     def setting_of_file(self) -> str:
-        """Return the setting that names a file read in place of text; empty without one."""
+        """Return the setting that names a file read in place of a text; empty if there is none."""
         return ""
 
     def reads_many_texts(self) -> bool:
-        """Return True if one report covers many texts, which run together."""
+        """Return True if a single report covers many texts, which run together."""
         return False
 
     def is_explained(self) -> bool:
-        """Return True if the report has the steps of the computation."""
+        """Return True if the report contains the steps of the computation."""
         return False
 
     def page(self) -> "Page":
@@ -459,7 +459,7 @@ class Spec(BaseModel):
         return page_of(type(self), uses_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
-        """Return the kind of its result, a name in records/kinds.py; the columns name its numbers."""
+        """Return the kind of its result, a name in records/kinds.py; that kind's columns name the numbers."""
         return ""
 
     def unmeasured(self) -> set[str]:
@@ -467,7 +467,7 @@ class Spec(BaseModel):
         return set()
 
     def row_statistics(self) -> tuple[str, ...]:
-        """Return the row and key statistics in its report: a run stores SUMMARIES of each."""
+        """Return the row and key statistics in its report; for each, a run stores SUMMARIES."""
         return ()
 
     def single_statistics(self) -> tuple[str, ...]:
@@ -475,7 +475,7 @@ class Spec(BaseModel):
         return ()
 
     def conflicts(self, *keys: str) -> Contradictions:
-        """Yield a contradiction for any two of the keys that are both given."""
+        """Yield a contradiction for any two of the keys if both are given."""
         for first, second in combinations(self.given(*keys), 2):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
@@ -502,7 +502,7 @@ class Spec(BaseModel):
 
 
 class ExplainSpec(Spec):
-    """Adds `explain`: the computation step by step."""
+    """Adds `explain`, which shows the computation step by step."""
 
     group = "Output"
 
@@ -547,7 +547,7 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 class Given(NamedTuple):
-    """A value that the user gave and its place: `configs/x.yaml:7:3` or `--head-dim`."""
+    """A value that the user gave and its place, such as `configs/x.yaml:7:3` or `--head-dim`."""
 
     value: Any
     where: str
@@ -556,9 +556,9 @@ class Given(NamedTuple):
     """The alternative name under which the key was written, if any."""
 
     def line(self, key: str, message: str) -> str:
-        """Return the error line for this value: `where: key: message`, or `where: key (10) must be ...`.
+        """Return the error line for this value, like `where: key: message` or `where: key (10) must be ...`.
 
-        A flag already names its key. Keys in the message become flags if this one was a flag.
+        A flag already names its key. If the value came from a flag, keys in the message become flags.
         """
         flags = self.where.startswith("--") and not self.where.startswith("--set")
         key = self.written or key
@@ -585,7 +585,7 @@ NO_PREVIOUS = "previous needs an earlier step with a table of word vectors to re
 
 
 def unknown_key(key: str, value: Any, settings: Iterable[str]) -> str:
-    """Return the error for a key that is not a setting: a command's flag, or the nearest setting."""
+    """Return the error for a key that is not a setting, with the command's flag or the nearest setting."""
     name = key.replace("-", "_")
     if name not in COMMAND_FLAGS:
         return f"unknown key{nearest(key, settings)}"
@@ -599,7 +599,7 @@ def _field_errors(
     try:
         return spec_class.model_validate(values), {}
     except ValidationError as failure:
-        # A default that depends on a bad value is not another error.
+        # A default that depends on an invalid value is not a second error.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
         messages = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
     except UnicodeEncodeError:  # pydantic cannot put half a surrogate pair into its message
@@ -617,7 +617,7 @@ ALTERNATIVE_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
 
 
 def alternative_names(names: Collection[str]) -> dict[str, str]:
-    """Return the names by their alternatives."""
+    """Return the main names of settings by their alternative names."""
     return {
         alternative: name
         for alternative, name in ALTERNATIVE_NAMES.items()
@@ -626,10 +626,10 @@ def alternative_names(names: Collection[str]) -> dict[str, str]:
 
 
 def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the settings under their main names, split if a value stands for several: `head: 24:4`.
+    """Return the settings under their main names, split if a value stands for several, like `head: 24:4`.
 
-    Raises UserError if a setting is given under both names. A head whose layer is also given differently
-    stays whole; that error is reported later.
+    Raises UserError if a setting is given under both names. A head stays whole if its layer is also given
+    with a different value, an error that is reported later.
     """
     renamed: dict[str, Given] = {}
     for key, value in given.items():
@@ -665,7 +665,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
 
 @hints_for_first_lines()
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """Validate the settings of an experiment. Raises UserError with a line per problem.
+    """Validate the settings of an experiment. Raises UserError with one line per problem.
 
     None counts as not given. Contradictions among valid settings are reported together with invalid ones.
     """
@@ -716,7 +716,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
 
 def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """Validate the settings of a single experiment. Raises UserError with all problems."""
+    """Validate the settings of a single experiment. Raises UserError that lists all problems."""
     spec = build_spec(spec_class, given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))

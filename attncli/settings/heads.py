@@ -1,4 +1,4 @@
-"""The settings of `attn heads`, the survey of a model's heads."""
+"""The settings of `attn heads`, which surveys a model's heads."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     class PlacesSpec(EncodedTextSpec):
         to: list[str]
 else:
-    # `from` is a keyword and cannot be written as a field.
+    # `from` is a keyword, so a field cannot have this name in source code.
     PlacesSpec = create_model(
         "PlacesSpec",
         __base__=EncodedTextSpec,
@@ -262,7 +262,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             first = ("--sort neighbour", "--from r1c1") if kind.on_grid else ("--sort max_weight",)
             first = ("--sort entropy", "--to WORD") if kind.on_grid and has_words else first
             return *first, "--table", "-o page.html"
-        # Random tokens contain no words to search for, and a store is already computed.
+        # Random tokens contain no words to search for, and a store's numbers are already computed.
         texts = Path(str(settings.get("texts")))
         has_words = not (settings.get("probe") or texts.suffix.lower() in STORE_SUFFIXES)
         return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
@@ -272,7 +272,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         return {"from": getattr(self, "from"), "to": self.to}
 
     def measures_rest(self) -> bool:
-        """Return True if heads that look at the first key are also classified by their remaining weight."""
+        """Return True if heads that look at the first key are also classified by their remaining weights."""
         return not (self.skip_sink or self.weighted or self.reads_grid)
 
     def shows_signed_heads(self) -> bool:
@@ -313,7 +313,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         return (*head_names, *rows, *even, STARTS_SPECIAL, *remainder, *model_names)
 
     def _head_statistics(self) -> tuple[str, ...]:
-        """Return the statistics measured for each head."""
+        """Return the statistics that are measured for each head."""
         measured = {name: self.has(needed) for name, needed in MEASURED_WITH.items()}
         if self.reads_grid:
             positional = {name for name, row in ROW_STATISTICS.items() if row.positional} | {*PATTERNS}

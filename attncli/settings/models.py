@@ -73,7 +73,7 @@ FILE, ON_GRID, TRANSCRIBED = "a file", "a file on a grid", "a file that is trans
 
 
 class ReadFile(NamedTuple):
-    """A file other than text: its kind in words, the setting that names it, and its name."""
+    """A file other than a text: its kind in words, the setting that names it, and its own name."""
 
     what: str
     kind: ReadingKind
@@ -81,14 +81,14 @@ class ReadFile(NamedTuple):
 
     @property
     def many(self) -> str:
-        """`folder`, `list` (a text file with one name per line), or empty for a single file."""
+        """`folder`, `list` (a text file with one name per line), or an empty string for a single file."""
         if Path(self.name).is_dir():
             return "folder"
         return "list" if Path(self.name).suffix.lower() == ".txt" else ""
 
 
 def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
-    """Return the files that settings name in place of text."""
+    """Return the files that settings name in place of texts."""
     return [
         ReadFile(what, kind, str(settings[kind.setting]))
         for what, kind in readings().items()
@@ -97,7 +97,7 @@ def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
 
 
 class ModelNameSpec(Spec):
-    """The model, or None if the command runs without one; this chooses between the command's two Specs."""
+    """The model, or None if the command works without one; it determines which of two Specs applies."""
 
     group = "Model"
 
@@ -116,12 +116,12 @@ class ModelSpec(ModelNameSpec):
 
     off_keys = frozenset({"truncate", "dtype", "load"})
     needs: ClassVar[Mapping[str, str]] = {"allow_download": "model"}
-    # The model without `model`: the shipped folder, or none.
+    # The model that is used without `model`: the shipped folder, or none.
     default_model: ClassVar[str | None] = None
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
-    # If true, the model is loaded with its language-modelling head, if it has one.
+    # If true, the model is loaded with its language-modelling head, provided that it has one.
     needs_head: ClassVar[bool] = False
-    # If true, it may read a folder or list of files other than text.
+    # If true, it may read a folder or list of files other than texts.
     surveys_files: ClassVar[bool] = False
     # If true, one run of the model suffices for a report, so that texts can run together.
     runs_once: ClassVar[bool] = False
@@ -138,7 +138,7 @@ class ModelSpec(ModelNameSpec):
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
-        """Split `24:4` into a layer and a head, if these are two settings."""
+        """Split `24:4` into a layer and a head, if these are two separate settings."""
         name = head_name(value) if is_pair(value) else value
         pair = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
         if key == "head" and pair and "layer" in cls.model_fields:
@@ -146,7 +146,7 @@ class ModelSpec(ModelNameSpec):
         return super().parts_of(key, value)
 
     def wants_head(self) -> bool:
-        """Return True if the model is loaded with its language-modelling head, if it has one."""
+        """Return True if the model is loaded with its language-modelling head, provided that it has one."""
         return self.needs_head
 
     def model_source(self) -> str | None:
@@ -161,7 +161,7 @@ class ModelSpec(ModelNameSpec):
 
     @property
     def read_file(self) -> ReadFile | None:
-        """The file that is read in place of text, or None."""
+        """The file that is read in place of a text, or None."""
         return next(iter(files_read(self.__dict__)), None)
 
     @property
@@ -173,7 +173,7 @@ class ModelSpec(ModelNameSpec):
         return "" if self.read_file is None else self.read_file.kind.setting
 
     def reads_many_files(self) -> bool:
-        """Return True for a folder or list of files."""
+        """Return True if a folder or list of files is read."""
         return self.read_file is not None and bool(self.read_file.many)
 
     def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
@@ -189,11 +189,11 @@ class ModelSpec(ModelNameSpec):
         return (f"cannot be combined with `{setting}`", [setting]) if is_read[cause] else None
 
     def names_of_tokens(self) -> dict[str, str]:
-        """Return the settings that name a single token of the text."""
+        """Return the settings that each name a single token of the text."""
         return {}
 
     def least_tokens(self) -> int:
-        """Return the least number of tokens in a text for a model that predicts the next one."""
+        """Return the minimum number of tokens in a text for a model that predicts the next token."""
         return 1
 
     def contradictions(self) -> Contradictions:
@@ -224,7 +224,7 @@ class WordsSpec(ModelSpec):
 
 
 def split_names(value: object) -> object:
-    """Split a comma-separated text into names."""
+    """Split a comma-separated string into names."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
@@ -235,7 +235,7 @@ ListedHeads = Annotated[
 
 
 class ModelOfHeadsSpec(ModelSpec):
-    """The model of a survey of heads; default: the shipped one."""
+    """The model of a survey of heads, which is the shipped model by default."""
 
     default_model = SHIPPED_MODEL
     main_table = "heads"
@@ -273,7 +273,7 @@ class ManyTextsSpec(Spec):
     text_group: str | None = Field(None, description="use only the texts of this group")
 
     def opened_texts(self) -> "TextFile":
-        """Open the file of `texts`, with each line read as this experiment needs it."""
+        """Open the file of `texts` so that each line is read as this experiment needs it."""
         from attncli.models.text_files import TextFile
 
         return TextFile(str(self.texts), self.text_group)
@@ -336,14 +336,14 @@ class OneTextSpec(TextOrProbeSpec, ModelSpec):
 
 
 class SurveyTextSpec(TextOrProbeSpec, ManyTextsSpec, ModelSpec):
-    """Input of a survey: a text, random tokens that are repeated once, or many texts."""
+    """The input of a survey: a text, random tokens that are repeated once, or many texts."""
 
     default_model = SHIPPED_MODEL
     excludes: ClassVar[Mapping[str, str]] = {"texts": "num_tokens"}
 
 
 class EncodedTextSpec(SurveyTextSpec):
-    """Input of a model and, if it has an encoder, of the encoder."""
+    """The input of a model and, if the model has an encoder, of its encoder."""
 
     excludes: ClassVar[Mapping[str, str]] = {"probe": "context", "texts": "context"}
 

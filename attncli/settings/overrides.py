@@ -10,7 +10,7 @@ Overrides = Mapping[str, Given]
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
-    """Parse `KEY=VALUE` settings. Raises UserError for a text without `=` and for a repeated key."""
+    """Parse `KEY=VALUE` settings. Raises UserError for a string without `=` and for a repeated key."""
     settings: dict[str, Given] = {}
     errors = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Types of an experiment's page: the functions that run it. The cards name the pages."""
+"""The types of an experiment's page, which holds the functions that run it; the cards name the pages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The base of all pages. `steps`, if any, returns the explanation of a report."""
+    """The base class of all pages. If there is a `steps` function, it returns the explanation of a report."""
 
     steps: "Callable[[Any, Report], tuple[Step, ...]] | None" = None
 
@@ -40,10 +40,10 @@ class ModelPage(Page):
     """A question about a pretrained model. The first argument of each function is the settings.
 
     `read` takes the texts, the model and a generator and returns what the model reads; it is not called if
-    `report_many` handles all input. `report` makes the report of one reading; `report_each` those of several
-    that run together, with equal counts and settings that differ only in the texts. `report_many` reads the
-    texts itself if the settings name a file of many. `values_each` returns the values of readings without
-    making reports, or None, and the environment.
+    `report_many` handles all input. `report` makes the report of one reading; `report_each` makes the reports
+    of several readings that run together, which have equal counts and whose settings differ only in the
+    texts. `report_many` reads the texts itself if the settings name a file of many texts. `values_each`
+    returns the values of readings, without making reports, and the environment, or None.
     """
 
     read: "Callable[[Any, Texts, Pretrained, Any], Any]" = _reads_many
@@ -55,7 +55,7 @@ class ModelPage(Page):
     def reports(
         self, specs: Sequence[Any], readings: Sequence[Any], pretrained: "Pretrained", progress: Any
     ) -> "list[Report]":
-        """Return the reports of readings: computed together if possible, else one after another."""
+        """Return the reports of the readings, computed together if possible, otherwise one after another."""
         if self.report_each is not None:
             return [*self.report_each(specs, readings, pretrained, progress)]
         assert self.report is not None, "one of the two"

@@ -1,4 +1,4 @@
-"""The settings of a text, its tokens and its word vectors, read before torch is imported."""
+"""The settings of a text, its tokens and its word vectors, which are read before torch is imported."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ FileOfText = Annotated[
 
 
 def is_vector_file(embedding: str) -> bool:
-    """Return True if `embedding` names a word-vector file rather than a way of sampling."""
+    """Return True if `embedding` names a file of word vectors rather than a way of sampling."""
     return embedding not in SAMPLED_EMBEDDINGS
 
 
@@ -78,8 +78,8 @@ def _trailing_numbers(fields: list[str]) -> int:
 def vector_file_dim(path: Path) -> int:
     """Return the dimension of the vectors in a GloVe file (`word v1 v2 ...`).
 
-    A word may itself end in numbers, so the shortest of the first lines counts. Raises ValueError if the file
-    cannot be read or its first lines are not word vectors.
+    A word may itself end in numbers, so the shortest of the first lines determines the dimension. Raises
+    ValueError if the file cannot be read or its first lines are not word vectors.
     """
     if not path.exists():
         raise ValueError(f"no such file: {path} (or one of random, gaussian, integers, previous)")
@@ -108,7 +108,10 @@ def _default_embed_dim(data: dict[str, Any]) -> int:
 
 
 class RandomTokensSpec(Spec):
-    """Random vectors in place of a text. Defined before the text settings, whose defaults depend on it."""
+    """Random vectors in place of a text.
+
+    The class is defined before the text settings, because their defaults depend on it.
+    """
 
     group = "Input"
     needs: ClassVar[Mapping[str, str]] = {"batch_size": "num_tokens"}
@@ -122,7 +125,7 @@ class RandomTokensSpec(Spec):
 
 
 class SentenceSpec(Spec):
-    """A text, on the command line or in a file; SENTENCE if no setting chooses the input."""
+    """A text from the command line or a file; SENTENCE if no setting chooses the input."""
 
     group = "Input"
     argument = "sentence"
@@ -221,7 +224,7 @@ def read_text(file: str, key: str = "file") -> str:
 
 
 def names_file(value: str) -> bool:
-    """Return True if a text is the name of an existing file with a suffix."""
+    """Return True if a string is the name of an existing file with a suffix."""
     return len(value) < MAX_NAME and bool(Path(value).suffix) and Path(value).is_file()
 
 
@@ -258,7 +261,7 @@ class WordVectors(NamedTuple):
 
 
 def _numbers(fields: list[bytes]) -> "np.ndarray | None":
-    """Parse numbers as float32, infinite beyond its range; None if a field is not a number."""
+    """Parse numbers as float32, infinite if they exceed its range; return None if a field is not a number."""
     import numpy as np
 
     try:
@@ -272,7 +275,7 @@ def _numbers(fields: list[bytes]) -> "np.ndarray | None":
 def _vector(
     path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
 ) -> "tuple[bytes, np.ndarray] | None":
-    """Return the word and vector of a line if the word is wanted. Raises UserError for a damaged vector."""
+    """Return the word and vector of a line if the word is wanted. Raises UserError for an invalid vector."""
     import numpy as np
 
     word, *fields = line.rsplit(b" ", dim)
@@ -302,9 +305,9 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
-    """Return the vectors of the words that the file has. Raises UserError for a damaged one.
+    """Return the vectors of those words that the file has. Raises UserError for an invalid vector.
 
-    Words in the file may contain blanks (`. . .`), so lines are split from the right.
+    Words in the file may contain spaces (`. . .`), so lines are split from the right.
     """
     missing = {word.encode() for word in words}
     vectors: dict[str, np.ndarray] = {}
@@ -324,7 +327,7 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, 
 def word_vectors(
     path: Path, tokens: Iterable[str], vectors: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
-    """Return the vectors of the tokens' words; a missing one is an error, or zeros with unknown="zero"."""
+    """Return the vectors of the tokens' words; a missing word is an error, or zeros with unknown="zero"."""
     import numpy as np
 
     words = sorted(set(tokens))
@@ -355,16 +358,16 @@ class Texts(NamedTuple):
     """Texts of the same counts that run together with this one."""
 
     def together(self) -> tuple["Texts", ...]:
-        """Return this text and those that run together with it."""
+        """Return this text and the texts that run together with it."""
         return (self, *self.others)
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of queries and keys."""
+        """Return the number of queries and the number of keys."""
         return len(self.tokens), len(self.context_tokens or self.tokens)
 
 
 def check_tokens(spec: Spec, key: str, text: str) -> None:
-    """Raise UserError if the spec's tokenizer finds no tokens; a model's tokenizer is not checked."""
+    """Raise UserError if the Spec's tokenizer finds no tokens; a model's tokenizer is not checked."""
     if tokenizer := spec.word_tokenizer():
         tokenize(text, tokenizer, key=key)
 
@@ -401,7 +404,7 @@ def _other_files(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 
 def _text(source: TextSource) -> str | None:
-    """Return the text of a setting or file, or the token ids that the file holds instead."""
+    """Return the text of a setting or file, or the token ids that the file holds in its place."""
     if source.file is None:
         return source.text
     text = read_text(source.file)
@@ -420,12 +423,12 @@ def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
 
 
 def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray]":
-    """Return the vectors in the spec's word-vector file for these words."""
+    """Return the vectors that the Spec's word-vector file has for these words."""
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
 def with_vectors(spec: TextSpec, texts: Texts, file_vectors: "Mapping[str, np.ndarray]") -> Texts:
-    """Return the texts with their word vectors. Raises UserError for a missing one if `unknown` is error."""
+    """Return the texts with their word vectors. Raises UserError for a missing word if `unknown` is error."""
     words = (*texts.tokens, *texts.context_tokens)
     vectors = word_vectors(Path(spec.embedding), words, file_vectors, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)
@@ -437,7 +440,7 @@ def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
 
 
 def read_texts(spec: Spec) -> Texts:
-    """Return the tokens of a spec and vectors from any vector file. Raises UserError for unreadable files."""
+    """Return the tokens of a Spec and any vectors from a file. Raises UserError for unreadable files."""
     texts = read_tokens(spec)
     if not uses_vector_file(spec) or texts.text is not None:
         return texts
@@ -445,7 +448,7 @@ def read_texts(spec: Spec) -> Texts:
 
 
 def ids_in_file(name: str, text: str) -> TokenIds | None:
-    """Return the token ids in a JSON file, or None if it holds text.
+    """Return the token ids in a JSON file, or None if the file holds a text.
 
     Raises ValueError for invalid token ids and for several texts.
     """
