@@ -1,4 +1,4 @@
-"""`attn info cite`: the papers behind saved reports, as text and as BibTeX."""
+"""`attn info cite`: the papers behind saved reports, as text and in BibTeX."""
 
 from collections.abc import Iterable, Iterator
 from textwrap import fill
@@ -13,7 +13,7 @@ WIDTH = 80
 
 
 def _attn_itself(reports: Iterable[Report]) -> Paper:
-    """The entry of attn, with the versions that made the reports."""
+    """Return the entry for attn itself, with the versions that made the reports."""
     versions = sorted({version for report in reports if (version := report.environment.get("attncli"))})
     paper = bibliography()["attn"]
     return paper._replace(fields={**paper.fields, "version": ", ".join(versions)}) if versions else paper
@@ -31,7 +31,7 @@ def _lines(cited: list[Citation], itself: Paper) -> Iterator[str]:
 
 
 def cite(files: Iterable[str]) -> None:
-    """Print each paper and its uses, then all papers and attn itself in BibTeX."""
+    """Print each paper and what it is cited for, then all papers and attn itself in BibTeX."""
     reports = [report for file in files for report in opened(file).reports]
     for text in _lines(citations(reports), _attn_itself(reports)):
         for line in text.split("\n"):

@@ -1,4 +1,4 @@
-"""Commands and parameters as plain data: shared flags, and a flag for each setting."""
+"""Commands and parameters as plain data: the shared flags, and one flag for each setting."""
 
 import io
 import os
@@ -37,13 +37,13 @@ from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """An option, or an argument if it has no `flags`; its value is passed to the command's `run` by name.
+    """An option, or an argument if it has no `flags`; its value is passed by name to the command's `run`.
 
-    `kind` is str, int, bool (a switch) or list[str] (a repeatable option, or all remaining arguments). A
+    `kind` is str, int, bool (a switch) or list[str] (a repeatable option, or all remaining arguments). The
     shell completes `choices`. `group` is the heading in the help of all flags; `everyday` is the description
     in everyday help, which leaves out a flag without one. A `hidden` flag is in neither help: its value goes
-    to the parameter `now`, or it is refused with `refusal`, which names a replacement. `reads_file`: the
-    value is the name of a file to read, possibly one of the lessons' files.
+    to the parameter `now`, or the flag is refused with `refusal`, which names a replacement. If it
+    `reads_file`, the value is the name of a file to read, possibly one of the lessons' files.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Parameter:
     reads_file: bool = False
 
     def with_resolved_files(self, value: Any) -> Any:
-        """Return the value, with names of lesson files replaced by the paths of the shipped files."""
+        """Return the value, with the names of lesson files replaced by the paths of the shipped files."""
         if not self.reads_file or value is None:
             return value
         return [resolved_file(each) for each in value] if self.kind == list[str] else resolved_file(value)
@@ -74,7 +74,7 @@ LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
 
 
 def resolved_file(file: str) -> str:
-    """Return the shipped file for a name such as `lessons/bat-cave.json`, unless that file exists here."""
+    """Return the shipped file for a name like `lessons/bat-cave.json`, unless that file exists here."""
     folder, name = Path(file).parent, Path(file).name
     if folder != Path("lessons") or Path(file).exists():
         return file
@@ -95,7 +95,7 @@ def option(
     is_passed: bool = True,
     reads_file: bool = False,
 ) -> Parameter:
-    """Build an option from its flags, such as `--output -o`; a leading word is the parameter's name."""
+    """Build an option from its flags, like `--output -o`; a leading word is the name of the parameter."""
     first, *following = names.split()
     words = tuple(choices)
     return Parameter(
@@ -129,7 +129,7 @@ def argument(
     choices: Iterable[str] = (),
     reads_file: bool = False,
 ) -> Parameter:
-    """Build an argument; kind list[str] takes all remaining ones."""
+    """Build an argument; with kind list[str], it takes all remaining arguments."""
     return Parameter(
         name=name,
         help=help,
@@ -142,7 +142,7 @@ def argument(
 
 
 def with_hidden_spellings(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Return the parameters, followed by hidden ones for their alternative spellings."""
+    """Return the parameters, followed by hidden parameters for their alternative spellings."""
     by_name = {each.name: each for each in parameters}
     hidden = [
         replace(
@@ -156,11 +156,12 @@ def with_hidden_spellings(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class Command:
-    """A command. `run` takes the values of the parameters by name and returns the exit code (None: 0).
+    """A command that users can run.
 
-    If it `runs_commands`, `run` also takes `attn`, a function that runs a command line and returns its exit
-    code. If it `runs_program`, the first word that is not a flag (or `--`) begins the program's command line.
-    If it `needs_torch`, it is refused when too little memory is free to load torch.
+    `run` takes the values of the parameters by name and returns the exit code (None: 0). If it
+    `runs_commands`, `run` also takes `attn`, a function that runs a command line and returns its exit code.
+    If it `runs_program`, the first word that is not a flag (or `--`) begins the program's command line. If it
+    `needs_torch`, it is refused if there is too little free memory to load torch.
     """
 
     name: str
@@ -190,7 +191,7 @@ class Command:
 
 
 def is_file(name: str) -> bool:
-    """Return True if a file of that name exists; a text too long for a file name is not an error."""
+    """Return True if a file with that name exists; a string too long for a file name is not an error."""
     try:
         return Path(name).is_file()
     except OSError:
@@ -200,7 +201,7 @@ def is_file(name: str) -> bool:
 MAX_PRECISION = 15
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
-# Flags of every command that shows reports, in the order of help.
+# Flags of every command that shows reports, in the same order as in help.
 FORMAT = option(
     "--format",
     "Output format. [default: from the suffix of -o, else table]",
@@ -247,7 +248,7 @@ SKIP_FIRST_KEYS = option(
     group="Output",
 )
 DEBUG_HELP = "Show a traceback with an error."
-# Not passed to commands: cli.run looks for it in the arguments.
+# Not passed to commands, because cli.run looks for it in the arguments.
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, is_passed=False)
 
 FRESH = flag("--fresh", "Start the store over instead of resuming.")
@@ -274,13 +275,13 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
-    """Raise UserError if the value is not in `known`."""
+    """Raise UserError if the value is not among the `known` values."""
     if value not in known:
         raise UserError(f"{flag}: {must_be_one_of(value, known)}")
 
 
 def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the errors for flags that need a store."""
+    """Yield errors for flags that need a store."""
     names = [name for name, value in flags.items() if value not in (None, False)]
     for name in names if store is None else ():
         yield f"--{name}: needs a store: -o FILE.db"
@@ -321,7 +322,7 @@ def checked_display(
 
 
 def width(is_terminal: bool) -> int | None:
-    """Return the number of columns: COLUMNS, else the terminal's width, else None (no limit)."""
+    """Return the number of columns: COLUMNS, or else the terminal's width, or else None (no limit)."""
     columns = os.environ.get("COLUMNS", "")
     if number := whole_number(columns):
         return number
@@ -329,8 +330,7 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """Return the number of lines above a terminal's prompt, from LINES or its height; None if unknown (no
-    limit).
+    """Return the number of lines above a terminal's prompt, from LINES or its height, or None (no limit).
 
     A pipe has no limit even if LINES is set: the program that started attn may have set it (readline does).
     """
@@ -381,7 +381,7 @@ HEAD_KEYS = {"head": HEAD, "full": f"{HEAD},...", "ablate": f"{HEAD},...", "head
 
 
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
-    """Return a flag for each setting, None unless passed; those of every experiment come last."""
+    """Return a flag for each setting, which is None unless passed; settings of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
     return [_option(spec_class, key) for key in shared_last]
 
@@ -409,7 +409,7 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
 
 
 def settings_from_flags(flags: dict[str, Any]) -> dict[str, Given]:
-    """Return the settings that flags set; lists may be repeated flags or comma-separated."""
+    """Return the settings that flags set; lists may be given as repeated flags or comma-separated."""
     settings = {}
     for key, value in flags.items():
         if isinstance(value, list):
@@ -420,7 +420,7 @@ def settings_from_flags(flags: dict[str, Any]) -> dict[str, Given]:
 
 
 def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """Return the settings from a config file and from flags; flags override the file."""
+    """Return the settings from a config file and from flags, where flags override the file."""
     spec_class = every_setting_of(name)
     from_file = current(spec_class, ConfigFile(Path(config)).single(name) if config is not None else {})
     from_flags = current(spec_class, settings_from_flags(flags))
@@ -430,17 +430,16 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
     return from_file | from_flags
 
 
-# Settings that choose the input. If none is set, the text may come from standard input.
+# Settings that choose the input. If none of them is set, the text may come from standard input.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", *FILE_SETTINGS))
 WAITING = "stdin: waiting for text (to avoid this, give a text as an argument or add < /dev/null)"
 
 
 def has_piped_text() -> bool:
-    """Return True if standard input holds text: a pipe, a socket or a redirected file that is not empty.
+    """Return True if standard input holds text: a pipe, a socket, or a redirected file that is not empty.
 
-    Terminals, /dev/null and other devices, and closed streams are not read. Any other stream is waited for
-    until its first byte or its end, and nothing is consumed. Raises UserError for a stream that cannot be
-    read.
+    Terminals, /dev/null and other devices, and closed streams are not read. For any other stream, wait for
+    its first byte or its end without consuming anything. Raises UserError for a stream that cannot be read.
     """
     try:
         file = sys.stdin.fileno()
@@ -458,9 +457,9 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """Return the settings, completed by the text on standard input if they name no input but accept one.
+    """Return the settings and, if they name no input but accept one, the text on standard input.
 
-    Invalid settings are reported before waiting for input.
+    Invalid settings are reported before input is awaited.
     """
     key = "file" if "file" in spec_class.model_fields else spec_class.argument
     if key not in ("file", "texts") or given.keys() & TEXT_KEYS:
@@ -476,7 +475,7 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
 
 
 def refuse_flags(values: Mapping[str, Any], reason: str) -> None:
-    """Raise UserError for the first flag that was passed, with the reason why it has no effect here."""
+    """Raise UserError for the first flag that was passed, saying why it has no effect here."""
     for key, value in values.items():
         if value not in (None, ()):
             raise UserError(f"{flag_name(key)}: {reason}")
@@ -496,7 +495,7 @@ def metavar(key: str, field: FieldInfo) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Return ` [default: 16]`, or an empty text if the default depends on other settings."""
+    """Return ` [default: 16]`, or an empty string if the default depends on other settings."""
     value = field.default
     if field.is_required() or value in (None, []) or field.default_factory is not None:
         return ""

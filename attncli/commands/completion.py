@@ -1,4 +1,4 @@
-"""Shell completion of values: models, layers and heads (read from headers only), names in stores."""
+"""Shell completion of values: models, layers and heads (from headers only), and names in stores."""
 
 import io
 import os
@@ -22,10 +22,10 @@ HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_atten
 def completions(
     parameter: Parameter, values: Mapping[str, Any], start: str, *, needs_model: bool
 ) -> list[str]:
-    """Return the values that begin with `start`; empty to let the shell complete file names.
+    """Return the values that begin with `start`, or none so that the shell completes file names.
 
-    `values` are those of earlier flags. If the command `needs_model`, the shipped model is used without
-    --model.
+    `values` are those of earlier flags. If the command `needs_model`, the shipped model is used if --model is
+    missing.
     """
     model = _last(values.get("model")) or (SHIPPED_MODEL if needs_model else None)
     match parameter.name:
@@ -36,13 +36,13 @@ def completions(
         case "statistic" | "group_by" if values.get("store"):
             words = _names_in(Path(str(values.get("store"))), parameter.name)
         case _:
-            words = [word.replace(" ", "-") for word in parameter.choices]  # bash would split them at a blank
+            words = [word.replace(" ", "-") for word in parameter.choices]  # bash would split them at a space
     before = start[: start.rfind(",") + 1] if parameter.kind == list[str] else ""
     return [whole for word in words if (whole := before + word).startswith(start)]
 
 
 def _names_in(store: Path, parameter: str) -> list[str]:
-    """Return the statistics of a store, or the settings to group its runs by; empty if it cannot be read."""
+    """Return a store's statistics, or the settings to group its runs by; empty if it cannot be read."""
     from attncli.runs.reading import groups_there, reading
 
     names: list[str] = []
@@ -52,7 +52,7 @@ def _names_in(store: Path, parameter: str) -> list[str]:
 
 
 def _last(values: Sequence[str] | None) -> str | None:
-    """Return the last value; Typer reads an option as a list, empty if it was not passed."""
+    """Return the last value, because Typer reads an option as a list, which is empty if it was not passed."""
     return values[-1] if values else None
 
 
@@ -64,7 +64,7 @@ def _local_path(model: str) -> Path | None:
 
 
 def _models_in_folder(start: str) -> list[str]:
-    """List GGUF files and folders with a config.json, in the folder part of `start`."""
+    """List the GGUF files, and the folders with a config.json, in the folder part of `start`."""
     folder = start[: start.rfind("/") + 1]
     try:
         names = sorted(path.name for path in Path(folder or ".").iterdir())
@@ -78,7 +78,7 @@ def _models_in_folder(start: str) -> list[str]:
 
 
 def _places(model: str, *, with_heads: bool) -> Iterator[str]:
-    """Yield `LAYER` or `LAYER:HEAD` of each layer and head; nothing if the counts are unknown."""
+    """Yield `LAYER` or `LAYER:HEAD` for each layer and head, or nothing if the counts are unknown."""
     num_layers, num_heads = _counts(model)
     for layer in range(num_layers):
         yield from (f"{layer}:{head}" for head in range(num_heads)) if with_heads else [str(layer)]
@@ -101,14 +101,14 @@ def _counts(model: str) -> tuple[int, int]:
 
 
 def _first_number(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
-    """Return the number stored under the first of these names that has one, else 0."""
+    """Return the number stored under the first of these names that has a number, or else 0."""
     numbers = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
     return next(numbers, 0)
 
 
 @contextmanager
 def whole_words_in_bash() -> Iterator[None]:
-    """Print only the part of each completion after the colon: Bash splits words such as `1:0` there.
+    """Print only the part after the colon of each completion, because Bash splits words like `1:0` there.
 
     Raises UserError if the environment variables that Bash sets are missing or invalid.
     """

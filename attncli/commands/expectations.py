@@ -1,4 +1,4 @@
-"""The `--expect` option: checks reports as they are written and sets the exit code."""
+"""The `--expect` option, which checks reports as they are written and sets the exit code."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Expected:
-    """The conditions of --expect, checked in every report that is written."""
+    """The conditions of --expect, which are checked in every report that is written."""
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
         """Raises UserError for an invalid condition or for a name that no report of the spec has."""
@@ -38,11 +38,11 @@ class Expected:
         self._broken += self._expectations.broken(*values_of(report))
 
     def write(self, to: Destination, reports: "Iterable[Report]") -> None:
-        """Write the reports, checking each."""
+        """Write the reports and check each of them."""
         write_checked(to, reports, has_conditions=self._expectations is not None)
 
     def exit_code(self) -> int:
-        """Return 1, after a line on standard error for each violated condition, else 0."""
+        """Return 0, or 1 after printing a line on standard error for each violated condition."""
         return exit_code([] if self._expectations is None else [*self._broken, *self._expectations.unmet()])
 
 

@@ -1,4 +1,4 @@
-"""A command for an experiment: its flags are the settings of its Spec."""
+"""The command of an experiment, whose flags are the settings of its Spec."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its 
 
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
-    """The report of one experiment, computed when it is iterated over; progress on standard error."""
+    """Compute the report of one experiment when iterated over, with progress on standard error."""
     from attncli.runs.jobs import Item
     from attncli.runs.runner import run_items
 
@@ -96,7 +96,7 @@ def run_experiment(
     expect: Sequence[str] = (),
     of_page: "Callable[[Report], Iterator[Report]] | None" = None,
 ) -> int:
-    """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
+    """Run an experiment: flags and YAML -> Spec -> Report -> view. Returns 1 if an expectation is not met."""
     to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
     spec_class = spec_class_of(name, values_of(given))
@@ -130,7 +130,7 @@ def run_experiment(
 
 
 def _refuse_unmade_weights(spec: Spec, to: Destination) -> None:
-    """Raise UserError for --show weights of a survey that keeps no maps."""
+    """Raise UserError for --show weights in a survey that keeps no maps."""
     if "weights" in to.display.show and spec.model_dump().get("maps") == "none":
         raise UserError(f"--show: this report holds no weights: {spec.parts_elsewhere.get('weights')}")
 
@@ -139,7 +139,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
 def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
-    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash.
+    """Raise UserError for a file name where a text is meant, or for a flag written with a long dash.
 
     `keys` are the settings of the command, which may read files of other kinds.
     """
@@ -172,7 +172,7 @@ def _errors_of_argument(key: str | None, name: str | None) -> Iterator[None]:
 
 
 def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
-    """--show of an experiment, which names the parts that its reports have."""
+    """Return the --show flag of an experiment, which names the parts that its reports have."""
     if not parts:
         return show
     listed = ", ".join(parts)
@@ -185,7 +185,7 @@ def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
 
 
 def _offered(examples: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
-    """The examples whose flags the command has: those of a feature that is off are gone."""
+    """Return the examples whose flags the command has, without those of features that are off."""
     known = {part for parameter in parameters for flag in parameter.flags for part in flag.split("/")}
     words = {line: {word for word in line.split() if word.startswith("--")} for line in examples}
     return [line for line in examples if words[line] <= known]
@@ -194,7 +194,7 @@ def _offered(examples: Sequence[str], parameters: Sequence[Parameter]) -> list[s
 def command(
     name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
-    """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
+    """Build the command of an experiment; the values of the `more` parameters go to `run_with` by name."""
     spec_class = every_setting_of(name)
     fields, bare = spec_class.model_fields, spec_class.argument
     output_flags = [

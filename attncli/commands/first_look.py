@@ -1,4 +1,4 @@
-"""The screen of a bare `attn`: a trained head, and suggestions for what to type next."""
+"""The screen of a bare `attn`: a trained head and suggestions for what to type next."""
 
 import sys
 from dataclasses import replace
@@ -24,7 +24,7 @@ SUGGESTIONS = {
 
 
 def show_first_look() -> None:
-    """Print a trained head, what one word looks at, and what to type next."""
+    """Print a trained head, what one of its words looks at, and what to type next."""
     (report,) = read_reports(str(LESSON_FILES / FIRST_LOOK[0])).reports
     is_terminal = sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))

@@ -1,4 +1,4 @@
-"""Estimated remaining time of some work, from the time that its finished part took."""
+"""Estimates the time remaining for some work from the time that its finished part took."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -15,10 +15,10 @@ STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2
 
 @dataclass
 class _Measured:
-    """Finished work of one kind: updates, seconds, and share of the whole.
+    """The finished work of one kind: its updates, its seconds, and its share of the whole.
 
-    `last_seconds` and `last_share` weigh recent work more: the machine's load changes, and later parts may be
-    slower.
+    `last_seconds` and `last_share` give recent work more weight, because the machine's load changes and later
+    parts may be slower.
     """
 
     updates: int = 0
@@ -36,14 +36,14 @@ class _Measured:
         self.last_share = self.last_share * decay + share
 
     def seconds_left(self, left: float, least: float = LEAST_SHARE) -> float | None:
-        """Return the time that the remaining share takes, or None if too little was measured."""
+        """Return the number of seconds that the remaining share takes, or None if too little was measured."""
         is_enough = self.updates >= LEAST_UPDATES and self.seconds >= LEAST_SECONDS
         is_enough = is_enough and self.share > least * left and self.last_share > 0
         return self.last_seconds / self.last_share * left if is_enough else None
 
 
 class Forecast:
-    """One forecast over all stages of some work.
+    """A single forecast over all stages of some work.
 
     The remaining share is assumed to run as fast as the finished part of the current kind of stage, or of the
     kind with the most finished work if the current one has just begun.
@@ -63,7 +63,7 @@ class Forecast:
     def begin(self, stage: Stage) -> None:
         """Begin a stage and finish the previous one. If less is done than before, all work starts over."""
         if self.stage is not None and stage.done >= self.stage.done:
-            # At most the stage's own share: the share of stages that were skipped took no time.
+            # At most the stage's own share, because the stages that were skipped took no time.
             self._measure(min(stage.done, self.stage.end))
         else:
             self._begin_anew()
@@ -89,7 +89,7 @@ class Forecast:
         self._at = now
 
     def seconds_left(self) -> float | None:
-        """Return the forecast, or None if too little is done."""
+        """Return the forecast in seconds, or None if too little is done."""
         if self.stage is None:
             return None
         left = 1 - self.share

@@ -54,15 +54,15 @@ NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info
 
 
 def _parts_with_taken_names(card: Feature) -> list[str]:
-    """Return the parts of a card whose names belong to built-in parts or to an earlier plugin."""
-    from attncli.core.engines import ENGINES  # imports torch
+    """Return the parts of a card whose names belong to built-in parts or to those of an earlier plugin."""
+    from attncli.core.engines import ENGINES  # this function imports torch
 
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
     engines: dict[str, str] = dict.fromkeys(ENGINES, "")
     sources: dict[str, str] = {}
     for feature in installed_features().values():
         functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
-        sources = _captures(feature) | sources  # the first one wins, as for all other parts
+        sources = _captures(feature) | sources  # the first one wins, as is the case for all other parts
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         "command": (
             {question.name: question.summary for question in card.questions if not question.form_of},
@@ -141,7 +141,7 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def show_plugins() -> int:
-    """Print one line per plugin; return 1 if any cannot be used."""
+    """Print one line per plugin; return 1 if any of them cannot be used."""
     if not plugins():
         print(NO_PLUGINS)
         return DONE
@@ -178,7 +178,7 @@ def _show_schema(schema: Callable[[], Mapping[str, Any]]) -> int:
 
 
 def show_skill() -> int:
-    """Print the instructions for coding agents, in Markdown."""
+    """Print the instructions for coding agents in Markdown."""
     print(read_file("attncli:data/SKILL.md"), end="")
     return DONE
 
@@ -212,7 +212,7 @@ FILES = argument(
 
 
 def show_info(part: str | None, files: list[str] | None) -> int:
-    """Print the versions, or the named part."""
+    """Print the versions or, if a part is named, that part."""
     if part is not None:
         refuse_unknown("info", part, (*PARTS, CITE))
     if part == CITE:

@@ -1,4 +1,4 @@
-"""Runs whose results go into a store: workers, progress, errors, summary."""
+"""Runs whose results go into a store, with their workers, progress, errors and summary."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ class RunErrors:
 
 
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:
-    """Return the executor: a cluster, several processes, or this process."""
+    """Return the executor: a cluster, several processes, or only this process."""
     if scheduler is not None:
         from attncli.runs.cluster import run_in_cluster
 
@@ -106,7 +106,7 @@ def keep(
     conditions: tuple[Condition, ...],
     fail_fast: bool,
 ) -> int:
-    """Run and store the remaining runs, print a summary and return the exit code."""
+    """Run and store the remaining runs, print a summary, and return the exit code."""
     if weights:
         refuse_without_safetensors()
     if scheduler is not None:  # before --fresh removes anything
@@ -142,7 +142,7 @@ def keep(
             on_errors=errors.add,
             on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),
         )
-        # Many small runs without a model are fastest on one thread; models set their own number.
+        # Many small runs without a model are fastest on one thread; models choose their own number.
         threads = nullcontext() if None not in models or num_runs == 1 else one_torch_thread()
         with threads:
             _drive(driver, chosen_executor(workers, scheduler), line, errors)
@@ -152,7 +152,7 @@ def keep(
 
 
 def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
-    """Run the remaining runs. At the end, or when a signal interrupts it, print what the store holds."""
+    """Run the remaining runs. At the end, or when interrupted by a signal, print what the store holds."""
     store = driver.store
     try:
         with errors:
@@ -200,7 +200,7 @@ def _repeats(plan: Plan, num_runs: int) -> list[str]:
 
 
 def store_status_lines(plan: Plan, path: Path) -> Iterator[str]:
-    """Yield the number of the plan's runs that a store already holds, without changing the store."""
+    """Yield how many of the plan's runs a store already holds, without changing the store."""
     if not path.exists():
         yield f"{path} does not exist yet"
         return

@@ -1,4 +1,4 @@
-"""Error messages for malformed command lines: the problem, and a corrected command if there is one."""
+"""Error messages for malformed command lines: the problem and, if there is one, a corrected command."""
 
 import re
 import shlex
@@ -58,7 +58,7 @@ REMOVED = {
 
 
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
-    """Return the error for an unknown command, which may be a file, a misspelling or a text."""
+    """Return the error for an unknown command, which may be a file name, a misspelling or a text."""
     word, *following = args
     typed = word[:MAX_QUOTED]
     if why := why_off(word):
@@ -86,7 +86,7 @@ def _reader(path: Path) -> str:
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:
-    """Return the error for a flag before the command, corrected if possible."""
+    """Return the error for a flag before the command, with a correction if possible."""
     match = NO_SUCH_FLAG.match(message)
     if match is None:
         return message
@@ -101,7 +101,7 @@ def flag_before_command(message: str, args: Sequence[str], flags: Flags, command
 
 
 def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], list[str]]:
-    """Split a command's own words from its program's command line, which begins at `--` or a non-flag."""
+    """Split a command's own words from a program's command line, which begins at `--` or a non-flag."""
     place = 0
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         place += 1 if flags.get(args[place]) is None else 2
@@ -130,7 +130,7 @@ def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a text for the shell, in double quotes if possible."""
+    """Quote a string for the shell, in double quotes if possible."""
     return shlex.join([text]) if set('"$`\\!') & set(text) else f'"{text}"'
 
 
@@ -143,7 +143,7 @@ def explain_parse_error(
     arguments: Sequence[str],
     flags_by_command: Callable[[], Mapping[str, Flags]],
 ) -> str:
-    """Replace a message of Typer's by attn's own, with a corrected command.
+    """Replace a message from Typer by attn's own, with a corrected command.
 
     `arguments` are the placeholders of the command's arguments; `flags_by_command` returns the flags of every
     command.

@@ -50,10 +50,11 @@ LONG_SECONDS = 60.0
 
 
 class ProgressLine:
-    """A progress line on standard error, overwritten and finally erased; only shown on a terminal.
+    """A progress line on standard error, overwritten and finally erased, which only a terminal shows.
 
-    `begin` writes it at once; other progress appears after a second of work. Called with the fraction done,
-    or with each stage of the work, it shows that share and, once the forecast is steady, the time left.
+    `begin` writes the line immediately; other progress appears after a second of work. Called with the
+    fraction done, or with each stage of the work, the line shows that share and, once the forecast is steady,
+    the time left.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the work started."""
+        """The number of seconds since the work started."""
         return time.monotonic() - self.begun
 
     def __call__(self, share: float, /) -> None:
@@ -100,13 +101,13 @@ class ProgressLine:
         self.show(lambda: ", ".join(parts))
 
     def if_long(self, faster_ways: str, /) -> None:
-        """Set a hint about faster ways, printed once if a steady forecast is long."""
+        """Set a hint about faster ways, which is printed once if a steady forecast is long."""
         self._faster_ways = faster_ways
 
     def begin_layer(self, number: int, count: int, /) -> None:
         """Begin a layer of a model.
 
-        Without stages, show the layer and the time left of the first run: the number of later runs is
+        Without stages, show the layer and the time left in the first run, because the number of later runs is
         unknown.
         """
         if self._forecast is not None:
@@ -124,7 +125,7 @@ class ProgressLine:
         self.show(lambda: f"layer {number} of {count}{about}")
 
     def rate(self, done: int) -> float | None:
-        """Return the rate per second since the first results, or None if it is not known yet."""
+        """Return the rate per second since the first results, or None if it is not yet known."""
         now = time.monotonic()
         if self._first is None and done:
             self._first = now, done
@@ -178,7 +179,7 @@ class ProgressLine:
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
     def write(self, text: str, /) -> None:
-        """Print generated text on standard error, if it is a terminal; line breaks are kept."""
+        """Write generated text to standard error if that is a terminal, keeping line breaks."""
         if self.is_terminal:
             self.clear()
             print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
@@ -191,7 +192,7 @@ class ProgressLine:
 
 
 def _line(text: str, terminal: int) -> str:
-    """Return the text cut to one line of the terminal, after the codes that erase the current line."""
+    """Return the text, cut to one line of the terminal, after the codes that erase the current line."""
     columns = terminal_size(terminal).columns
     return f"{CLEAR}{plain_text(text)[: columns - 1]}"
 
@@ -207,7 +208,7 @@ def progress_line() -> Iterator[ProgressLine]:
 
 
 def first_words(models: Iterable[str | None]) -> str:
-    """Return the first progress line, before any slow import: `reading gpt2, 548 MB`."""
+    """Return the first progress line, which appears before any slow import: `reading gpt2, 548 MB`."""
     sized = [_with_size(model) for model in dict.fromkeys(models) if model is not None]
     return f"reading {', '.join(sized)}" if sized else "starting torch"
 
@@ -234,12 +235,12 @@ def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: i
 
 
 def readable_rate(rate: float) -> str:
-    """Format a rate: `1,310/s`, `0.25/s`."""
+    """Format a rate like `1,310/s` or `0.25/s`."""
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def readable_seconds(seconds: float) -> str:
-    """Format a duration: `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a duration like `12 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -264,7 +265,7 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
 
 
 def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
-    """Yield the reports. Raises UserError for a report without that step."""
+    """Yield the reports. Raises UserError for a report that lacks the requested step."""
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
@@ -275,7 +276,7 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
 
 
 def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
-    """Show each step of an explanation as a page of its own until the reader quits."""
+    """Show each step of an explanation as a separate page until the reader quits."""
     from attncli.commands.pager import walk
 
     for report in reports:
@@ -293,7 +294,7 @@ def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], displ
 
 
 class Destination:
-    """A checked choice of format, file and display; reports are written to it once."""
+    """A validated choice of format, file and display, to which reports are written once."""
 
     def __init__(
         self,
@@ -330,7 +331,7 @@ class Destination:
             raise UserError(f"--show: a {self.format} file holds one table: give one name (got {names})")
         if not is_stored:
             _refuse_other_parts(display.show, experiment)
-        if not self.view.one_table and not is_stored:  # else the report determines the tables
+        if not self.view.one_table and not is_stored:  # otherwise, the report determines the tables
             refuse_unknown_parts(display.show, experiment)
         if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
@@ -349,7 +350,7 @@ class Destination:
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
         """Write the reports as they come. Raises WriteError if the file cannot be written.
 
-        `several` overrides the display's: one report, or a list.
+        `several` overrides whether the display shows one report or a list.
         """
         write = load_view(self.format)
         if several is not None:
@@ -388,14 +389,14 @@ class Destination:
                 raise RunError(f"--open: the browser could not be started: open {self.path} yourself")
 
     def _is_walked(self) -> bool:
-        """Return True to show an explanation step by step: a whole one, in an interactive terminal."""
+        """Return True to show an explanation step by step: only a whole one, in an interactive terminal."""
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
 
 
 def _has_blocks() -> bool:
-    """Return True if standard output can encode the half-blocks that show two rows of a map per line."""
+    """Return True if standard output can encode the half-blocks that show two rows of a map on each line."""
     try:
         "▀".encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -406,7 +407,7 @@ def _has_blocks() -> bool:
 def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
     """Raise UserError for names that are neither parts of reports nor tables or tensors of a first screen.
 
-    The error lists the names of the experiment, if it is known.
+    The error lists the names for the experiment, if that is known.
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
@@ -420,7 +421,7 @@ def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) ->
 
 
 def _refuse_other_parts(names: Sequence[str], experiment: str | None) -> None:
-    """Raise UserError for parts that other reports have, but not the experiment's."""
+    """Raise UserError for parts that other reports have but the experiment's reports do not."""
     if experiment is None or experiment not in SPECS or not SPECS[experiment].parts:
         return
     parts, elsewhere = SPECS[experiment].parts, SPECS[experiment].parts_elsewhere
@@ -465,7 +466,7 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
 
 
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
-    """Yield the reports. Raises UserError for a requested part missing from the only report or from all."""
+    """Yield the reports. Raises UserError for a requested part missing from a single report or from all."""
     from attncli.views.matrices import listed_names, missing_parts, part_names, parts_of
     from attncli.views.tables import empty_parts
 
@@ -489,7 +490,7 @@ STDOUT = (None, "-", "/dev/stdout")
 
 
 def checked_path(output: str | None) -> Path | None:
-    """Return the path of -o, or None for standard output. Raises UserError if it cannot be written."""
+    """Return the path of -o, or None for standard output. Raises UserError if the path cannot be written."""
     if output in STDOUT:
         return None
     path = Path(output)
@@ -517,9 +518,9 @@ def checked_store(path: Path) -> Path:
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:
-    """Return the requested format, else the one of the file's suffix, else the default.
+    """Return the requested format, or else that of the file's suffix, or else the default.
 
-    Raises UserError if the suffix belongs to another format.
+    Raises UserError if the suffix belongs to a different format.
     """
     suffix = path.suffix.lower() if path is not None else ""
     if format is not None:
@@ -561,7 +562,7 @@ def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
 
 
 class UnpaddedLines(StringIO):
-    """A text stream that removes trailing blanks, which diffs would show."""
+    """A text stream that removes trailing spaces, which diffs would show."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__()
@@ -574,7 +575,7 @@ class UnpaddedLines(StringIO):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream of completed lines."""
+        """Flush the completed lines in the stream."""
         self.stream.flush()
 
     def finish(self) -> None:
@@ -602,7 +603,7 @@ def with_write_progress(items: Iterable[Written], path: Path | None, line: Progr
 
 
 def _is_stdout_a_file() -> bool:
-    """Return True if a shell redirected standard output to a file, not to a pipe or terminal."""
+    """Return True if a shell redirected standard output to a file, rather than to a pipe or terminal."""
     try:
         return S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
@@ -613,7 +614,7 @@ def _is_stdout_a_file() -> bool:
 def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     """Yield a stream to a temporary file that replaces the target on success.
 
-    A device or pipe is written directly, because it cannot be replaced.
+    A device or pipe is written to directly, because it cannot be replaced.
     """
     target = path.resolve()
     # The path itself is tested: an open pipe such as /dev/fd/63 does not resolve to a file name.
@@ -632,7 +633,7 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
 def _replacing_file(target: Path) -> Iterator[Path]:
     """Yield a locked file in the same folder and with the same mode, which replaces the target on success.
 
-    The lock distinguishes it from the leftovers of a killed run.
+    The lock distinguishes the file from the leftovers of killed runs.
     """
     _remove_leftovers(target)
     part, lock = _locked_part(target)
@@ -651,7 +652,7 @@ def _replacing_file(target: Path) -> Iterator[Path]:
 def _locked_part(target: Path) -> tuple[Path, int]:
     """Create a file in the target's folder; return it with the descriptor that locks it while open."""
     for number in count(1):
-        extra = "" if number == 1 else f".{number}"  # a process of another host may have the same number
+        extra = "" if number == 1 else f".{number}"  # a process on another host may have the same number
         part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")
         file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         if _has_lock(file):
@@ -663,7 +664,7 @@ def _locked_part(target: Path) -> tuple[Path, int]:
 def _has_lock(file: int) -> bool:
     """Lock a file. Return False if another process holds the lock or has removed the file.
 
-    File systems without locks count as success.
+    On file systems without locks, return True.
     """
     try:
         lock_file(file)
@@ -676,7 +677,7 @@ def _has_lock(file: int) -> bool:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove temporary files of killed runs: same target, same user, unlocked, and their process is gone."""
+    """Remove temporary files of killed runs: unlocked, same target and user, and their process has ended."""
     part = re.compile(rf"\.{re.escape(target.name)}\.([0-9]+)(\.[0-9]+)?\.part")
     with suppress(OSError):  # the folder cannot be listed
         for path in target.parent.iterdir():

@@ -16,7 +16,7 @@ ABOVE = "\x1b[A"
 
 NEXT, BACK, QUIT = "next", "back", "quit"
 ESCAPE, END_OF_INPUT, RUBOUT = "\x1b", "\x04", ("\x7f", "\b")
-# Arrows, Page Up and Page Down are several characters.
+# Arrows, Page Up and Page Down each send several characters.
 MOVES = {
     **dict.fromkeys(("\n", "\r", " ", "n", "f", "j", "\x1b[B", "\x1b[C", "\x1b[6~"), NEXT),
     **dict.fromkeys(("b", "p", "k", "\x1b[A", "\x1b[D", "\x1b[5~"), BACK),
@@ -36,7 +36,7 @@ class ReadingPlace(NamedTuple):
     noun: str
 
     def prompt(self, number: str = "") -> str:
-        """Return the prompt on the last line, shortened to fit; `number` is the number typed so far."""
+        """Return the prompt for the last line, shortened to fit; `number` is the number typed so far."""
         keys = ["b: back"] * self.can_go_back
         keys += [f"1-{self.num_pages}: {self.noun}"] * (self.num_pages > 1) + ["q: quit "]
         enter = f"Enter: {f'{self.noun} {number}' if number else self.enter}"
@@ -44,7 +44,7 @@ class ReadingPlace(NamedTuple):
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
 
     def answer(self, key: str, number: str) -> str | int | None:
-        """Return the action for a key, with the number typed before it; None if there is no such page."""
+        """Return the action for a key, with the number typed before it, or None if there is no such page."""
         move = MOVES.get(key)
         if number and move == NEXT:
             return int(number) if 1 <= int(number) <= self.num_pages else None
@@ -56,7 +56,7 @@ Ask = Callable[[ReadingPlace], str | int]
 
 
 def screens(text: str, height: int) -> Iterator[str]:
-    """Split the text into parts of at most `height` lines, before a blank line if possible."""
+    """Split the text into parts of at most `height` lines, at a blank line if possible."""
     lines = text.rstrip("\n").split("\n")
     while len(lines) > height:
         end = next((i for i in range(height, 0, -1) if not lines[i]), height)
@@ -75,7 +75,7 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
     number = part = 0
     with asking() as ask:
         while True:
-            if number > len(made):  # makes the pages in between, too
+            if number > len(made):  # also makes the pages in between
                 _note(f"to {noun} {number + 1} ...")
                 made += [next(source) for _ in range(len(made), number)]
                 _note("")
@@ -107,7 +107,7 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
 @contextmanager
 def asking() -> Iterator[Ask]:
     """Yield a function that prompts for a key and waits for it."""
-    prompts: list[str] = []  # the prompt, to print again when the process resumes
+    prompts: list[str] = []  # the prompt, which is printed again when the process resumes
     is_first = [True]
     with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
@@ -134,10 +134,10 @@ def asking() -> Iterator[Ask]:
 
 @contextmanager
 def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
-    """Yield a function that reads a single key, without echo; the terminal is restored at the end.
+    """Yield a function that reads a single key without echo; the terminal is restored at the end.
 
-    It is also restored while the process is stopped (Ctrl-Z); `again` is called when the process resumes.
-    Unread keys stay in the terminal's buffer.
+    The terminal is also restored while the process is stopped (Ctrl-Z); `again` is called when the process
+    resumes. Unread keys stay in the terminal's buffer.
     """
     import termios
 
@@ -178,7 +178,7 @@ def discard_typed_ahead() -> None:
 
 
 def _read_key(file: int) -> str:
-    """Read a key or an arrow's whole escape sequence; return END_OF_INPUT at the end."""
+    """Read a key or an arrow's whole escape sequence; return END_OF_INPUT at the end of input."""
     key = os.read(file, 1).decode("latin-1") or END_OF_INPUT
     if key == ESCAPE and select([file], [], [], ESCAPE_SECONDS)[0]:
         key += os.read(file, 1).decode("latin-1")

@@ -1,4 +1,4 @@
-"""Saved reports and arrays from files, for the commands that show them."""
+"""Saved reports and arrays read from files, for the commands that show them."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ ARRAY_FLAGS = (
 
 
 def refuse_unreadable_format(file: str, use: str = "show", *, suggests_models: bool = False) -> None:
-    """Raise UserError for a picture, page or table, judged by its suffix, unless it holds JSON.
+    """Raise UserError for a picture, page or table, judged by the suffix, unless the file holds JSON.
 
     `use` is the verb for the JSON report that the message recommends. With `suggests_models`, the message
     also mentions the flag that gives the file to a model.

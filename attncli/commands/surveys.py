@@ -22,7 +22,7 @@ def sink_heads_rate(first_key: torch.Tensor) -> SinkRate:
 
 
 def ablated_notes(heads: Sequence[str]) -> list[str]:
-    """Return the note that names the ablated heads, if any."""
+    """Return the note that names the ablated heads, if there are any."""
     if not heads:
         return []
     word, their = ("head", "its") if len(heads) == 1 else ("heads", "their")

@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class NextToken(Record):
-    """A candidate for the next token: its probability and, if heads were removed, the one with all heads."""
+    """A candidate for the next token: its probability and, if heads were removed, the one without them."""
 
     token_id: int
     token: str

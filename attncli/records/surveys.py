@@ -121,7 +121,7 @@ class Stack(NamedTuple):
         return UNNAMED if is_measured else NOT_MEASURED
 
     def pattern_statistic(self, statistic: str) -> str:
-        """Return the statistic that classifies a head: special tokens exclude a special first token."""
+        """Return the statistic that classifies a head: `special_mass` excludes a special first token."""
         return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
 
 

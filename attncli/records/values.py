@@ -41,7 +41,7 @@ def are_equal(a: object, b: object) -> bool:
 
 @dataclass(frozen=True)
 class Mask:
-    """The keys that each query may attend: those that satisfy every rule. Without rules, all keys.
+    """The keys that each query may attend: those that satisfy every rule, or all keys without rules.
 
     With `causal`, the last query is at the last key; otherwise, the first query is at the first key. `causal`
     excludes later keys. `window` allows keys at a distance below this number. `visible` (query, key) is 1 for

@@ -62,7 +62,7 @@ def is_offered(line: str) -> bool:
 
 
 def why_off(name: str) -> str:
-    """Return why a feature, command or function is missing: it or a need is off; empty if it is not."""
+    """Return why a feature, command or function is missing: it or one of its needs is off; else empty."""
     off, cards = names_switched_off(), readable_cards(FEATURES)
     on = switched_on(cards)
     for feature, card in cards.items():
@@ -107,13 +107,13 @@ def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
 
 
 def known_spec_class(experiment: str, settings: Mapping[str, Any]) -> "type[Spec] | None":
-    """Like `spec_class_of`, but None for an unknown experiment, for example in a saved report."""
+    """Do the same as `spec_class_of`, but return None for an unknown experiment (in a saved report)."""
     return spec_class_of(experiment, settings) if experiment in SPECS else None
 
 
 @cache
 def every_setting_of(experiment: str) -> "type[Spec]":
-    """Return a Spec with the settings of an experiment and of all its forms: the flags of the command."""
+    """Return a Spec with the settings of an experiment and all its forms: the flags of the command."""
     base, forms = SPECS[experiment], [*FORM_SPECS.get(experiment, {}).values()]
     if not forms:
         return base

@@ -65,7 +65,7 @@ def place(path: Path | str, node: Node) -> str:
 
 
 def read_yaml(path: Path) -> Node:
-    """Parse the single document of a YAML file. Raises UserError with the place for anything but plain YAML.
+    """Parse the single document of a YAML file. Raises UserError, naming the place, except for plain YAML.
 
     Aliases, tags and nesting beyond 16 levels are refused: settings do not need them, and with them a small
     file can expand without bound or construct objects.
@@ -135,7 +135,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
 
 
 def _in_quotes(line: str) -> str:
-    """Return advice to quote the value of a line that YAML does not read as plain text, or an empty text."""
+    """Return advice to quote the value on a line that is not plain text to YAML, or an empty string."""
     key, colon, value = line.partition(":")
     value = value.strip()
     if not colon or not KEY.fullmatch(key.strip(" -")) or not value or value[0] in "\"'":
@@ -657,7 +657,7 @@ def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
 
 
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """Return one line per setting: `head_dim: 16  # --head-dim`; a comment if it is unset or unused."""
+    """Return one line per setting, like `head_dim: 16 # --head-dim`; a comment if it is unset or unused."""
     lines = [f"experiment: {spec.experiment}"]
     ignored = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in type(spec).model_fields:

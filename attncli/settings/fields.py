@@ -122,7 +122,7 @@ class Heading(NamedTuple):
 
 
 class Everyday(NamedTuple):
-    """Marks a setting whose flag is in everyday help, with its text there; empty: its description."""
+    """Marks a setting whose flag is in everyday help, with its text there; if empty, its description."""
 
     text: str = ""
 
@@ -300,7 +300,7 @@ class Spec(BaseModel):
 
     @classmethod
     def group_of(cls, key: str) -> str:
-        """Return the setting's heading in help: its own, else that of the class that declares it."""
+        """Return the setting's heading in help: its own, or else that of the class that declares it."""
         titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Heading))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
         return next(titles, next(base.group for base in bases if key in base.model_fields))
@@ -380,7 +380,7 @@ class Spec(BaseModel):
         return frozenset()
 
     def unreported_keys(self) -> frozenset[str]:
-        """Return the settings that a report leaves out: unused ones, and `off_keys` at their defaults."""
+        """Return the settings that a report leaves out: unused ones, and `off_keys` with default values."""
         return self.unused_keys() | {key for key in self.all_off_keys() if not self.changed(key)}
 
     @classmethod
@@ -480,7 +480,7 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Return the keys that the user gave, in this order, even at their default values.
+        """Return those of the keys that the user gave, in the same order, even at their default values.
 
         Switches that are off by default and empty lists do not count if given: they have no effect.
         """
@@ -491,7 +491,7 @@ class Spec(BaseModel):
         return value == [] or (value is False and type(self).model_fields[key].default is not True)
 
     def changed(self, *keys: str) -> list[str]:
-        """Return the keys that the user set to something other than their defaults, in this order."""
+        """Return those of the keys that the user set to non-default values, in the same order."""
         return [
             key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
         ]
@@ -652,7 +652,7 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
-    """Return the error of a single setting for the first experiment that has it, as a list of at most one."""
+    """Return the error of a setting for the first experiment that has it, as a list of at most one error."""
     specs = list(specs)
     spec_class = next((spec for spec in specs if spec.reads_key(key)), None)
     if spec_class is None:

@@ -64,7 +64,7 @@ def is_vector_file(embedding: str) -> bool:
 
 
 def _trailing_numbers(fields: list[str]) -> int:
-    """Count the numbers at the end of a line; the word before may contain blanks or look like a number."""
+    """Count the numbers at the end of a line; the word before may contain spaces or look like a number."""
     count = 0
     for field in reversed(fields[1:]):
         try:
@@ -229,7 +229,7 @@ def names_file(value: str) -> bool:
 
 
 def text_or_file(value: str, key: str) -> str:
-    """Return the text, or the contents of the file that it names. Raises UserError if that is unreadable."""
+    """Return the text, or the contents of the file it names. Raises UserError if the file is unreadable."""
     if not names_file(value):
         return value
     return read_text(value, key).strip()
@@ -340,7 +340,7 @@ def word_vectors(
 
 
 class Texts(NamedTuple):
-    """Tokens of the queries and, in cross-attention, of the keys and values; random ones are x0, x1, ...
+    """The tokens of queries and, in cross-attention, of keys and values; random tokens are x0, x1, ...
 
     With a pretrained model it holds the texts instead, which the model's tokenizer splits later.
     """
@@ -387,7 +387,7 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """Return the tokens of a spec's texts, with a model the texts. Raises UserError for unreadable files."""
+    """Return a Spec's tokens or, with a model, its texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None, None][:2]
