@@ -1,4 +1,4 @@
-"""attn: see attention at work, in a terminal and from Python (docs/python.md)."""
+"""attn shows attention at work, in a terminal and from Python (docs/python.md)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Entry point of `attn` and `python -m attncli`: a signal during the imports ends the process quietly."""
+"""Entry point of `attn` and `python -m attncli`; a signal during the imports ends the process quietly."""
 
 from attncli.system.signals import end_quietly
 

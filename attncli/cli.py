@@ -1,4 +1,4 @@
-"""The command line: builds every command, handles every error. Only this file imports Typer."""
+"""The command line, which builds every command and handles every error. Only this file imports Typer."""
 
 import errno
 import gc
@@ -51,7 +51,7 @@ attn info has versions, plugins and schemas.
 
 
 class CommandRow(NamedTuple):
-    """A command in `attn --help`, and the place of the function that makes it: `function(name, summary)`."""
+    """A command in `attn --help`, and the place of the function that makes it, `function(name, summary)`."""
 
     summary: str
     place: str
@@ -72,7 +72,7 @@ COMMANDS = {
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-# The headings of long help in order. Any other heading belongs to one experiment and comes first.
+# The headings of long help, in order. Any other heading belongs to one experiment and comes first.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 NAME_WIDTH = 30
 EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
@@ -80,7 +80,7 @@ HELP_OPTIONS = {"help": "show this help and exit", "help_all": "show every flag"
 
 
 class CommandWithExamples(TyperCommand):
-    """A command with two kinds of help: the everyday flags on one screen, or all flags in groups."""
+    """A command with two kinds of help: the everyday flags on one screen, or all the flags in groups."""
 
     examples: Sequence[str] = ()
     everyday: Mapping[str, str] = {}
@@ -89,14 +89,14 @@ class CommandWithExamples(TyperCommand):
     needs_torch = False
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Objects of modules imported so far are exempt from garbage collection."""
+        """Run the command. Objects of the modules imported so far are exempt from garbage collection."""
         check_environment(needs_torch=self.needs_torch)
         gc.freeze()
         gc.enable()
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line. Raises UserError, with an explanation, for a malformed one."""
+        """Parse the command line. Raises UserError, with an explanation, if it is malformed."""
         typed, program = [*args], list[str]()
         if not ctx.allow_interspersed_args:
             from attncli.commands.mistakes import split_before_program
@@ -128,7 +128,7 @@ class CommandWithExamples(TyperCommand):
         return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line, such as `[OPTIONS] FILE [REPORT]`."""
+        """Return the words of the usage line, like `[OPTIONS] FILE [REPORT]`."""
         pieces = ["[OPTIONS]"]
         for parameter in filter(_is_argument, self.params):
             name = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
@@ -144,7 +144,7 @@ class CommandWithExamples(TyperCommand):
             formatter.write(f"    {line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the everyday options or all options in groups."""
+        """Write the arguments, followed by the everyday options or by all options in groups."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             flags, text = parameter.get_help_record(ctx) or ("", "")
@@ -160,13 +160,13 @@ class CommandWithExamples(TyperCommand):
         width = min(max(map(len, names)), NAME_WIDTH)
         for title in sorted(sections, key=_place):
             (first, text), *rows = sections[title]
-            # Padded, so that descriptions begin in the same column in every group.
+            # Padded, so that the descriptions begin in the same column in every group.
             padded = first if title == "Arguments" else first.ljust(width)
             with formatter.section(title):
                 formatter.write_dl([(padded, text), *rows], col_max=NAME_WIDTH)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write how many flags `--help-all` adds."""
+        """Write how many more flags `--help-all` shows."""
         options = [
             parameter
             for parameter in self.get_params(ctx)
@@ -178,7 +178,7 @@ class CommandWithExamples(TyperCommand):
 
 
 def _everyday_name(parameter: Any, flags: str) -> str:
-    """Return the flags and value as everyday help shows them.
+    """Return the flags and the value in the form that everyday help shows.
 
     A switch is named by the flag that changes its default; a long list of choices becomes NAME.
     """
@@ -193,7 +193,7 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _flags(command: Any) -> dict[str, str | None]:
-    """Return the visible flags of a Typer command with their metavars, None for a switch."""
+    """Return the visible flags of a Typer command with their metavars, or None for switches."""
     options = (
         parameter for parameter in command.params if not _is_argument(parameter) and not parameter.hidden
     )
@@ -205,7 +205,7 @@ def _flags(command: Any) -> dict[str, str | None]:
 
 
 def _flags_by_command() -> dict[str, dict[str, str | None]]:
-    """Return the flags of every command, importing all of them."""
+    """Return the flags of every command, which imports all commands."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
     return {name: _flags(_command(name)) for name in usable}
 
@@ -219,7 +219,7 @@ def _place(title: str) -> tuple[bool, int]:
 
 
 def _name(parameter: "Parameter") -> str:
-    """Return the parameter's name in a signature: `from_` for --from, because `from` is a Python keyword."""
+    """Return the parameter's name in a signature, such as `from_` for --from, because `from` is a keyword."""
     return f"{parameter.name}_" if iskeyword(parameter.name) else parameter.name
 
 
@@ -238,13 +238,13 @@ def _completer(parameter: "Parameter") -> Callable[[typer.Context, str], list[st
 
 
 def _arguments_before(context: typer.Context) -> dict[str, str]:
-    """Return the arguments that Typer leaves unparsed when the last flag of the line lacks its value."""
+    """Return the arguments that Typer leaves unparsed if the last flag on the line lacks its value."""
     names = [each.name for each in context.command.params if each.param_type_name == "argument"]
     return {name: word for name, word in zip(names, context.args, strict=False) if name is not None}
 
 
 def _keyword(parameter: "Parameter") -> Keyword:
-    """Return the parameter as Typer reads it from the signature of a function."""
+    """Return the parameter as Typer reads it from a function's signature."""
     if parameter.flags:
         typed: Any = typer.Option(
             *parameter.flags,
@@ -258,7 +258,7 @@ def _keyword(parameter: "Parameter") -> Keyword:
     else:
         complete = (
             _completer(parameter) if parameter.choices else None
-        )  # None: the shell completes file names
+        )  # None means that the shell completes file names
         typed = typer.Argument(help=parameter.help, metavar=parameter.metavar, autocompletion=complete)
     kind, default = parameter.kind, parameter.default
     if _has_one_value(parameter):
@@ -310,7 +310,7 @@ def _passed(parameter: "Parameter", value: Any) -> Any:
 
 
 def _typer_command(command: "Command") -> Any:
-    """Build the Typer command. Without its required arguments it prints its help."""
+    """Build the Typer command, which prints its help if its required arguments are missing."""
 
     def call(help_all: bool, **values: Any) -> int | None:
         for parameter in command.parameters:
@@ -352,7 +352,7 @@ def _typer_command(command: "Command") -> Any:
 
 
 def _command(name: str) -> Any:
-    """Build the Typer command of that name."""
+    """Build the Typer command with that name."""
     row = COMMANDS[name]
     if name in EXPERIMENTS and name not in SPECS:  # the reason has been printed
         raise typer.Exit(FAILED)
@@ -360,7 +360,7 @@ def _command(name: str) -> Any:
 
 
 class LazyGroup(TyperGroup):
-    """The commands by name and summary, each imported when it is called.
+    """The commands by name and summary, each of which is imported when it is called.
 
     An unknown command is an error with a suggestion.
     """
@@ -368,12 +368,12 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
-        self.commands = names  # for Typer's list and suggestions
+        self.commands = names  # for Typer's list and its suggestions
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; `version` and `help [COMMAND]` are read as the flags of these names.
+        """Parse the command line; `version` and `help [COMMAND]` are read as the flags with these names.
 
-        `attn --help-all` prints the same as `--help`, because flags are listed per command.
+        `attn --help-all` prints the same as `--help`, because flags are listed by command.
         """
         match args:
             case ["version"]:
@@ -400,7 +400,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Build the command of that name, or return None if there is none."""
+        """Build the command with that name, or return None if there is none."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -438,7 +438,7 @@ def _root(
 
 
 def build_app() -> Any:
-    """Build the Typer command of the whole of `attn`."""
+    """Build the Typer command for the whole of `attn`."""
     app = typer.Typer(
         cls=LazyGroup,
         invoke_without_command=True,
@@ -459,7 +459,7 @@ def _print_errors(*lines: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run a single command line and return its exit code."""
     forget_notes()
     completes = os.environ.get("_ATTN_COMPLETE", "")
     try:
@@ -478,11 +478,11 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
-        # Typer exits if the pipe closes while it writes help.
+        # Typer exits if the pipe closes while it is writing help.
         if isinstance(ended.__context__, BrokenPipeError):
             return DONE
         raise
-    except Exception as error:  # every failure is reported in one line
+    except Exception as error:  # every failure is reported on one line
         # A library may have replaced the exception that the signal handler raised.
         if _end_signals and not isinstance(error, UserError):
             return 128 + _end_signals[0]
@@ -515,7 +515,7 @@ def _failed(error: Exception) -> int:
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
-            # Writing handles its own errors; pathlib raised this one while it looked up a file.
+            # Writing handles its own errors; this one came from pathlib while it looked up a file.
             _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
             return UserError.exit_code
         case OSError():
@@ -535,7 +535,7 @@ def _failed(error: Exception) -> int:
 
 
 def _plugin_that_raised(error: Exception) -> Plugin | None:
-    """Return the entry point of the plugin on the error's traceback, or None."""
+    """Return the entry point of the plugin in the error's traceback, or None."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     callers = (plugin_of(frame.f_globals.get("__name__", "attncli")) for frame in frames)
     return next(filter(None, callers), None)
@@ -546,13 +546,13 @@ _end_signals: list[int] = []
 
 
 def _stop(signal_number: int, frame: object) -> None:
-    """Exit by an exception, so that unfinished files are removed on the way out."""
+    """Exit by raising an exception, so that unfinished files are removed on the way out."""
     _end_signals.append(signal_number)
     sys.exit(128 + signal_number)
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Handle Ctrl-C: like `_stop`, but commands can catch it to finish with partial results."""
+    """Handle Ctrl-C like `_stop`, except that commands can catch it to finish with partial results."""
     _end_signals.append(signal_number)
     raise KeyboardInterrupt
 
@@ -579,7 +579,7 @@ def main() -> None:
         code = INTERRUPTED
     except SystemExit as ended:
         code = ended.code
-    end_quietly()  # an exception from a signal during exit would be printed
+    end_quietly()  # an exception raised by a signal during exit would be printed
     sys.exit(code)
 
 
@@ -590,12 +590,12 @@ def _run_process() -> int:
             signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
     sys.unraisablehook = _signal_again
     os.register_at_fork(after_in_child=end_as_by_default)
-    for descriptor in range(3):  # else a closed descriptor would be reused for a file
+    for descriptor in range(3):  # otherwise, a closed descriptor would be reused for a file
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:  # the caller closed it: messages are dropped
+    if sys.stderr is None:  # the caller closed it, so messages are dropped
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     if sys.stdout is None:
         _print_errors("cannot write: standard output is closed")

@@ -1,4 +1,4 @@
-"""Errors that any room may raise for the user: one clear line instead of a traceback."""
+"""Errors that any part of attn may raise for the user, shown as one clear line instead of a traceback."""
 
 import os
 import re
@@ -31,7 +31,7 @@ MOST_LINES = 20
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of an error to print: the first ones, then the number of lines left out."""
+    """Return the lines of an error to print: the first lines, then how many lines were left out."""
     if len(lines) <= MOST_LINES + 1:  # a line with the count would save nothing
         return [*lines]
     return [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES:,} more"]
@@ -40,7 +40,7 @@ def first_lines(lines: Sequence[str]) -> list[str]:
 class UserError(Exception):
     """A mistake that the user can correct. Each line names the place, the problem and the fix (exit code 2).
 
-    `lines` holds all lines; `str()` shortens a long list of them.
+    `lines` holds all lines; `str()` shortens the list if it is long.
     """
 
     exit_code = REFUSED
@@ -51,7 +51,7 @@ class UserError(Exception):
 
 
 class RunError(UserError):
-    """A correct command that failed while it ran (exit code 1)."""
+    """A correct command that failed while it was running (exit code 1)."""
 
     exit_code = FAILED
 
@@ -63,7 +63,7 @@ class WriteError(UserError):
 
 
 class NoSuchName(UserError, KeyError):
-    """A report has no part of this name; the message lists the names it has."""
+    """A report has no part with this name; the message lists the names that it has."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         names = list(known)
@@ -149,7 +149,7 @@ The cards of features list the synonyms of commands.
 
 
 def synonym(word: str, known: Collection[str]) -> str | None:
-    """Return the word in `known` that another tool calls `word`."""
+    """Return the word in `known` for what another tool calls `word`."""
     plain = word.lower().replace("-", "_")
     questions = (
         each for feature in installed_features().values() for each in feature.questions if not each.form_of
@@ -189,7 +189,7 @@ def hints_for_first_lines() -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the closest of the `known` words, or an empty text."""
+    """Return ` (did you mean 'x'?)` for the closest `known` word, or an empty string."""
     left = _hints_left.get()
     if left is not None:
         left[0] -= 1
@@ -201,7 +201,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def must_be_one_of(value: str, known: Collection[str]) -> str:
-    """Return the message for an unknown value: the closest valid one, if any, then all of them."""
+    """Return the message for an unknown value, with the closest valid value, if any, and then all of them."""
     names, hint = ", ".join(known), nearest(value, known)
     return f"got {value}{hint}: must be one of {names}" if hint else f"must be one of {names} (got {value})"
 
@@ -211,7 +211,7 @@ ALWAYS_THERE_BYTES = 16 * 2**20
 
 
 def available_bytes() -> int:
-    """Return the free memory in bytes: the least of the machine's, the control group's and the process's."""
+    """Return the free memory in bytes: the least of what the machine, control group and process have."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -230,7 +230,7 @@ def available_bytes() -> int:
 
 
 def readable_bytes(count: int) -> str:
-    """Format a size in powers of 1000: `17.2 GB`."""
+    """Format a size in powers of 1000, like `17.2 GB`."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB", "EB"):
         if size < 1000 or unit == "EB":
@@ -240,7 +240,7 @@ def readable_bytes(count: int) -> str:
 
 
 def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
-    """Raise UserError, with the memory needed and an alternative, if less memory than that is free."""
+    """Raise UserError, naming the memory needed and an alternative, if less memory than that is free."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()
@@ -280,13 +280,13 @@ LESS_MEMORY = "use a shorter text, --dtype bfloat16 with a model, or fewer --wor
 
 def is_about_memory(error: BaseException) -> bool:
     """Return True for an error caused by lack of memory, for which libraries raise several types."""
-    # torch.OutOfMemoryError is recognized by name: torch may not be imported.
+    # torch.OutOfMemoryError is recognized by name, because torch may not be imported.
     has_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return has_type or NO_MEMORY.search(str(error)) is not None
 
 
 def wanted_memory(error: BaseException) -> str:
-    """Return the amount of memory that an allocation asked for: `another 34.4 GB`, or `more` if unknown."""
+    """Return the memory that an allocation asked for, like `another 34.4 GB`, or `more` if unknown."""
     match = WANTED.search(str(error))
     if match is None:
         return str(error) if type(error) is MemoryError and error.args else "more"
@@ -295,7 +295,7 @@ def wanted_memory(error: BaseException) -> str:
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return the message of a foreign error on one line, or the name of its type if it has no message.
+    """Return the message of a foreign error on one line, or the name of its type if there is no message.
 
     Backquotes become apostrophes, because attn's own messages put keys in backquotes.
     """
@@ -303,13 +303,13 @@ def one_line_reason(error: BaseException) -> str:
 
 
 def raise_if_memory(error: Exception) -> None:
-    """Raise MemoryError from an error caused by lack of memory."""
+    """Raise MemoryError from an error that was caused by lack of memory."""
     if is_about_memory(error):
         raise MemoryError(wanted_memory(error)) from error
 
 
 def out_of_memory(error: BaseException) -> str:
-    """Return the message for lack of memory: the amount needed, the amount free, and what uses less."""
+    """Return the message for lack of memory: how much is needed, how much is free, and what uses less."""
     free = readable_bytes(max(0, available_bytes()))
     if isinstance(error, ImportError):
         return f"out of memory: torch cannot be loaded with {free} free: raise the limit (ulimit -v)"

@@ -1,4 +1,4 @@
-"""How features join attn: the parts that a card declares, and how cards are found.
+"""How features join attn: the parts that a card declares and the way cards are found.
 
 A feature is a package whose card, `FEATURE` in its feature.py, declares its parts. A card holds only
 literals, so that listing the features imports none of them:
@@ -46,17 +46,17 @@ SWITCH = "ATTN_OFF"
 
 
 class Question(NamedTuple):
-    """A command; with a Spec, also an experiment of config files.
+    """A command; if it has a Spec, also an experiment of config files.
 
     `summary` and `group` are its row in `attn --help`. `spec` is the place of the class of its settings,
     `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
     `command` is the place of the function that makes the command from its name and summary (default: the
-    fields of the Spec become flags). `synonyms` are its names in other tools, separated by blanks. `opens`
-    maps each flag that takes a file (an empty name is the argument) to the suffixes it reads, separated by
-    blanks (`/`: a folder).
+    fields of the Spec become flags). `synonyms` are its names in other tools, separated by spaces. `opens`
+    maps each flag that takes a file (an empty name means the argument) to the suffixes that it reads,
+    separated by spaces (`/` means a folder).
 
     With `form_of`, the name of a command, it is a form of that command: if all settings in `asked_by`,
-    separated by blanks, are given, the command uses this Spec and this page. The fields of every form are
+    separated by spaces, are given, the command uses this Spec and this page. The fields of every form are
     flags of the command.
     """
 
@@ -74,14 +74,14 @@ class Question(NamedTuple):
 
 
 class ReadingKind(NamedTuple):
-    """A kind of file, other than text, that models read.
+    """A kind of file, other than a text, that models read.
 
     `setting` is the setting that names the file. `spec` is the place of the class that declares it, which
     extends attncli.settings.readings.FileSpec. `opener` is the place of an attncli.models.openers.Opener.
-    `suffixes` identify such files in a folder or a list, `inputs` are the names of a model's inputs, and
-    `reader` describes a model that can read them, as in `one that reads pictures`. `on_grid`: tokens have
-    neighbours on all sides and no order. `in_time`: each token begins at a time in seconds. `is_transcribed`:
-    a model with a decoder writes its words.
+    `suffixes` identify such files in a folder or a list, `inputs` gives the names of a model's inputs, and
+    `reader` describes a model that can read them, as in `one that reads pictures`. With `on_grid`, tokens
+    have neighbours on all sides and no order. With `in_time`, each token begins at a time in seconds. With
+    `is_transcribed`, a model with a decoder writes the words of the file.
     """
 
     setting: str
@@ -98,14 +98,15 @@ class ReadingKind(NamedTuple):
 class View(NamedTuple):
     """An output format for reports, and the suffixes of its files.
 
-    `write` is the place of a function `write(reports, stream, display)`, which writes reports as they come.
+    `write` is the place of a function `write(reports, stream, display)`, which writes reports as they arrive.
     `extra` is the extra of attn that it needs, and a package of that extra. `one_report`: a file holds a
     single report. `writes_bytes`: the stream takes bytes instead of text. `draws`: it shows what every head
     of a model looks at. `whole`: it holds every part of a report, so that `--show` is refused.
-    `spells_tokens`: it gets tokens as the model's vocabulary spells them. `one_table`: it holds the report's
-    main table, or the one that `--show` names, else it raises attncli.views.NoSuchTable. `has_steps`: it
-    shows explanations. `has_title`: `--title` replaces its title. `for_other_programs`: people do not open
-    such files themselves. `for_terminals`: it uses the terminal's encoding instead of UTF-8.
+    `spells_tokens`: it receives tokens as the model's vocabulary spells them. `one_table`: it holds the
+    report's main table, or the one that `--show` names, or else raises attncli.views.NoSuchTable.
+    `has_steps`: it shows explanations. `has_title`: `--title` replaces its title. `for_other_programs`:
+    people do not open such files themselves. `for_terminals`: it uses the terminal's encoding instead of
+    UTF-8.
     """
 
     write: str
@@ -124,11 +125,11 @@ class View(NamedTuple):
 
 
 class LayerSource(NamedTuple):
-    """Makes layers of modules that mix tokens without a softmax.
+    """Makes layers from modules that mix tokens without a softmax.
 
-    `capture` is the place of a function of such modules, an attncli.models.layer_sources.Capture. `mixers`
-    maps attn's name of each kind of mixer that it supports to a regular expression for class names in
-    transformers, which is empty if attn knows the classes.
+    `capture` is the place of a function that takes such modules, an attncli.models.layer_sources.Capture.
+    `mixers` maps attn's name of each kind of mixer that it supports to a regular expression for class names
+    in transformers, which is empty if attn knows the classes.
     """
 
     capture: str
@@ -183,7 +184,7 @@ class Feature(NamedTuple):
 
 
 def with_absolute_places(card: Feature, package: str) -> Feature:
-    """Return the card with places that begin with the package; places in attn itself are unchanged."""
+    """Return the card with places that begin with the package; places in attn itself are left unchanged."""
 
     def absolute(place: str) -> str:
         return f"{package}.{place}" if package and place and not place.startswith("attncli.") else place
@@ -226,7 +227,7 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
 
 
 def card_places(card: Feature) -> Iterator[str]:
-    """Yield every place in a card."""
+    """Yield every place on a card."""
     for question in card.questions:
         places = (question.spec, question.page, question.model_page, question.command)
         yield from (place for place in places if place)
@@ -265,7 +266,7 @@ class Plugin(NamedTuple):
 
 
 class BrokenPlugin(ImportError):
-    """A part of another package cannot be imported, or its statistic raises an error."""
+    """A part of another package cannot be imported, or a statistic of it raises an error."""
 
 
 @cache
@@ -322,7 +323,7 @@ def plugin_of(place: str) -> Plugin | None:
 def load_place(place: str) -> Any:
     """Import and return the object at `module:name`.
 
-    Raises BrokenPlugin, with a one-line reason, if it is in another package and cannot be imported.
+    Raises BrokenPlugin, with a one-line reason, if the object is in another package and cannot be imported.
     """
     module, _, name = place.partition(":")
     try:
@@ -337,7 +338,7 @@ def load_place(place: str) -> Any:
 def read_file(file: str) -> str:
     """Return the text of the file at `package:path`.
 
-    Raises BrokenPlugin, with a one-line reason, if it is in another package and cannot be read.
+    Raises BrokenPlugin, with a one-line reason, if the file is in another package and cannot be read.
     """
     from importlib.resources import files
 
@@ -352,12 +353,12 @@ def read_file(file: str) -> str:
 
 
 def load_usable_place(place: str) -> Any:
-    """Like `load_place`, but return None after a message on standard error if a plugin's part is broken."""
+    """Do the same as `load_place`, but if a plugin's part is broken, print a message and return None."""
     return load_place(place) if plugin_of(place) is None else _value_or_why(load_place, place)
 
 
 def read_usable_file(file: str) -> str | None:
-    """Like `read_file`, but return None after a message on standard error if a plugin's file is broken."""
+    """Do the same as `read_file`, but if a plugin's file is broken, print a message and return None."""
     return read_file(file) if plugin_of(file) is None else _value_or_why(read_file, file)
 
 
@@ -371,7 +372,7 @@ def _value_or_why(load: Callable[[str], T], place: str) -> T | None:
 
 
 def print_problem(line: str) -> None:
-    """Print a line on standard error, except in worker processes and during shell completion."""
+    """Print a line to standard error, except in worker processes and during shell completion."""
     processes = sys.modules.get("multiprocessing.process")
     is_worker = processes is not None and processes.current_process().name != "MainProcess"
     if not is_worker and "_ATTN_COMPLETE" not in os.environ:
@@ -379,10 +380,10 @@ def print_problem(line: str) -> None:
 
 
 class LoadedOnUse(Mapping[str, T]):
-    """A mapping whose values are imported from their places, `module:name`, on lookup.
+    """A mapping whose values are imported from their places, `module:name`, when they are looked up.
 
-    A plugin's part that cannot be imported is left out, after a message on standard error. Iterating imports
-    only plugins' parts.
+    A plugin's part that cannot be imported is left out, and a message is printed to standard error. Iteration
+    imports only the parts of plugins.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -413,7 +414,7 @@ def names_switched_off() -> list[str]:
 
 
 def switched_on(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return the features that `ATTN_OFF` does not name and whose needs are all on."""
+    """Return the features that `ATTN_OFF` does not name and whose needs are all switched on."""
     off = {*names_switched_off()}
     on = {name: feature for name, feature in features.items() if name not in off}
     while lacking := [name for name, feature in on.items() if not {*feature.needs} <= on.keys()]:
@@ -448,11 +449,11 @@ _cards_being_read: list[str] = []
 
 
 def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return the features that are on, by name: built-in ones first, then plugins.
+    """Return the features that are on, by name, with built-in features before plugins.
 
-    Prints a line on standard error for each card that cannot be read or needs an unknown feature, which is
-    left out, and for each unknown name in `ATTN_OFF`. Raises ImportError if importing a card requests all
-    cards.
+    A card that cannot be read or that needs an unknown feature is left out, and a line is printed to standard
+    error for each such card and for each unknown name in `ATTN_OFF`. Raises ImportError if importing a card
+    requests all cards.
     """
     if _cards_being_read:
         rule = "a card and the __init__.py of its package may import only attncli.feature from attncli"

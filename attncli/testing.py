@@ -1,11 +1,11 @@
-"""Checks of a feature, for the tests of its package.
+"""Checks of a feature, for use in its package's tests.
 
     pytest_plugins = ["attncli.testing"]
 
     def test_spread(attn_feature):
         attn_feature("spread", ["spread", "to be or not to be"])
 
-Commands run in new processes: neither torch nor the feature is imported by the process of the tests.
+Commands run in new processes, so that the process of the tests imports neither torch nor the feature.
 """
 
 import json
@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Ended(NamedTuple):
-    """The exit code and the output of a command."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -63,12 +63,12 @@ class Ended(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A finished process of attn: its commands, and the feature as that process saw it.
+    """A finished attn process: its commands, and the feature as that process saw it.
 
-    `modules` are those imported by the commands; `card_module` is the card's, empty if no package has the
-    feature. `kinds` are the kinds of results on the card, and whether they have a first screen; `functions`
-    are its functions, and whether they can be imported; both are empty if the feature is off. `public` are
-    the names in `attncli`.
+    `modules` are the modules that the commands imported; `card_module` is the card's module, which is empty
+    if no package has the feature. `kinds` are the kinds of results on the card, and whether they have a first
+    screen; `functions` are its functions, and whether they can be imported; both are empty if the feature is
+    off. `public` holds the names in `attncli`.
     """
 
     ended: list[Ended]
@@ -80,7 +80,7 @@ class Process(NamedTuple):
 
 
 def run_attn(feature: str, commands: Sequence[Sequence[str]], folder: Path, *, off: str = "") -> Process:
-    """Run commands in a new process, in a folder, with the features named by `off` switched off."""
+    """Run commands in a new process and in a folder, with the features named by `off` switched off."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, feature],
         input=json.dumps([[*command] for command in commands]),
@@ -95,12 +95,12 @@ def run_attn(feature: str, commands: Sequence[Sequence[str]], folder: Path, *, o
 
 
 def check_feature(feature: str, *commands: Sequence[str], folder: Path) -> None:
-    """Check a feature by some of its commands, each of which makes a report.
+    """Check a feature by running some of its commands, each of which makes a report.
 
     attn must use every part of the card, and help must import no other module of the package. Reports must be
     of a kind of the card, fit a first screen, be written as JSON, CSV and a page, and open again unchanged.
     With the feature switched off, its commands and functions must be gone, and its saved reports must still
-    be shown. Raises AssertionError, which names the command.
+    be shown. Raises AssertionError that names the command.
     """
     check_help(feature, folder)
     functions = check_reports(feature, commands, folder)
@@ -108,7 +108,7 @@ def check_feature(feature: str, *commands: Sequence[str], folder: Path) -> None:
 
 
 def check_help(feature: str, folder: Path) -> None:
-    """Check that attn uses the whole card, and that help imports no other module of the package."""
+    """Check that attn uses the whole card and that help imports no other module of the package."""
     done = run_attn(feature, [["--help"]], folder)
     assert done.card_module, f"{feature}: no installed package has a feature of this name"
     package, card = done.card_module.rpartition(".")[0], done.card_module
@@ -150,7 +150,7 @@ def check_reports(feature: str, commands: Sequence[Sequence[str]], folder: Path)
 def check_without(
     feature: str, commands: Sequence[Sequence[str]], functions: Sequence[str], folder: Path
 ) -> None:
-    """Check that the feature can be switched off, and that the reports in the folder are shown without it."""
+    """Check that the feature can be switched off and that the reports in the folder are shown without it."""
     shows = [
         line
         for number in range(len(commands))
@@ -171,7 +171,7 @@ def check_without(
 
 
 def _forms(command: Sequence[str], name: str) -> list[list[str]]:
-    """A command in every form: screen, JSON, CSV, page, and the saved report shown and saved again."""
+    """Return a command in every form: screen, JSON, CSV, page, and the saved report shown and saved again."""
     return [
         [*command],
         [*command, "-o", f"{name}.json"],
@@ -183,7 +183,7 @@ def _forms(command: Sequence[str], name: str) -> list[list[str]]:
 
 
 def _succeeded(line: Sequence[str], ended: Ended, *, off: str = "") -> str:
-    """Standard output of a command that must end with exit code 0."""
+    """Return the standard output of a command that must end with exit code 0."""
     switch = f"ATTN_OFF={off} " if off else ""
     assert ended.code == 0, f"{switch}attn {' '.join(line)}: exit code {ended.code}: {ended.err}"
     return ended.out
@@ -195,5 +195,5 @@ def _check_same(file: Path, saved: Path, what: str) -> None:
 
 @pytest.fixture
 def attn_feature(tmp_path: Path) -> Callable[..., None]:
-    """`check_feature` in a new folder: attn_feature("spread", ["spread", "a text"], ...)."""
+    """Return `check_feature` bound to a new folder: attn_feature("spread", ["spread", "a text"], ...)."""
     return partial(check_feature, folder=tmp_path)

@@ -330,7 +330,7 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """Return the number of lines above a terminal's prompt, from LINES or its height, or None (no limit).
+    """Return the number of lines above a terminal's prompt, from LINES or its height; None means no limit.
 
     A pipe has no limit even if LINES is set: the program that started attn may have set it (readline does).
     """
@@ -351,7 +351,7 @@ CLEAR = "\r\x1b[K"
 
 
 def color_depth(choice: str, is_terminal: bool | None) -> str:
-    """Return the colour depth: as --color asks, else what the environment and the terminal support."""
+    """Return the colour depth that --color requests, or else what the environment and terminal support."""
     if choice in COLOR_DEPTHS:
         return choice
     if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):
@@ -457,7 +457,7 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """Return the settings and, if they name no input but accept one, the text on standard input.
+    """Return the settings, completed by the text on standard input if they accept an input but name none.
 
     Invalid settings are reported before input is awaited.
     """

@@ -49,7 +49,7 @@ SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its 
 
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
-    """Compute the report of one experiment when iterated over, with progress on standard error."""
+    """Yield the report of one experiment, computed when iterated over, with progress on standard error."""
     from attncli.runs.jobs import Item
     from attncli.runs.runner import run_items
 
@@ -161,7 +161,7 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
 
 @contextmanager
 def _errors_of_argument(key: str | None, name: str | None) -> Iterator[None]:
-    """Name the argument as help does, TEXT, in errors about its setting, in place of a flag nobody typed."""
+    """Name the argument TEXT, as help does, in errors about its setting, not by a flag that nobody typed."""
     try:
         yield
     except UserError as error:

@@ -71,7 +71,7 @@ class Forecast:
         self._runs_done = self._layer = 0
 
     def begin_layer(self, number: int, count: int) -> None:
-        """Begin a layer of the stage's runs. A trial run before them ends after its first layers."""
+        """Begin a layer of the stage's runs. A trial run before those runs ends after its first layers."""
         if self.stage is None or not self.stage.runs:
             return
         self._runs_done += number == 1 and self._layer == count
@@ -98,7 +98,7 @@ class Forecast:
         return most.seconds_left(left, STEADY_SHARE) if stage_seconds is None else stage_seconds
 
     def steady_seconds(self) -> tuple[float, float] | None:
-        """Return the seconds of the whole work and of the remaining work, or None before it is steady."""
+        """Return the seconds for the whole work and for the remaining work, or None before it is steady."""
         if self.stage is None:
             return None
         left = self._kinds.get(self.stage.what, _Measured()).seconds_left(1 - self.share, STEADY_SHARE)

@@ -55,7 +55,7 @@ NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info
 
 def _parts_with_taken_names(card: Feature) -> list[str]:
     """Return the parts of a card whose names belong to built-in parts or to those of an earlier plugin."""
-    from attncli.core.engines import ENGINES  # this function imports torch
+    from attncli.core.engines import ENGINES  # imports torch
 
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
     engines: dict[str, str] = dict.fromkeys(ENGINES, "")

@@ -44,7 +44,7 @@ from attncli.system.platforms import usable_cores
 
 
 class RunErrors:
-    """Prints errors of runs on standard error as they come: the first lines, then a count of the others."""
+    """Prints errors of runs to standard error as they come: the first lines, then a count of the others."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
@@ -195,7 +195,7 @@ def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -
 
 
 def _repeats(plan: Plan, num_runs: int) -> list[str]:
-    """Return the number of runs that duplicate another run, as a message; the store holds these once."""
+    """Return the number of runs that duplicate another run, as a message; the store holds them only once."""
     return [f"{len(plan) - num_runs:,} repeat another"] if len(plan) > num_runs else []
 
 

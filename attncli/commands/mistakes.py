@@ -109,7 +109,7 @@ def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], 
 
 
 def check_values(args: Sequence[str], flags: Flags) -> None:
-    """Raise UserError for a switch with a value, as `--causal true`, or a flag where a value is expected."""
+    """Raise UserError for a switch with a value, as in `--causal true`, or a flag in place of a value."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
         if flag not in flags:
             continue

@@ -134,7 +134,7 @@ class ProgressLine:
         return (done - self._first[1]) / (now - self._first[0])
 
     def begin(self, text: str, /) -> None:
-        """Print a line before a long operation without progress; after some seconds, add the elapsed time."""
+        """Print a line before a long operation without progress; add the elapsed time after a few seconds."""
         if not self.is_terminal:
             return
         self._end_waiting()
@@ -223,7 +223,7 @@ def _with_size(model: str) -> str:
 
 
 def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
-    """Return `1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is since the first result."""
+    """Return `1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate starts at the first result."""
     now = done + failed
     parts = [f"{kept + now:,} of {total:,} runs"]
     if (rate := line.rate(now)) is not None:
@@ -250,7 +250,7 @@ def readable_seconds(seconds: float) -> str:
 
 
 def checked_step(step: str | None, view: str, display: Display) -> int | None:
-    """Return the number of --step. Raises UserError if it is not a number or the view shows no steps."""
+    """Return the number of --step. Raises UserError if it is not a number or if the view shows no steps."""
     if step is None:
         return None
     if not VIEWS[view].has_steps:
@@ -435,7 +435,7 @@ def _refuse_other_parts(names: Sequence[str], experiment: str | None) -> None:
 
 
 def browser_for(format: str, path: Path | None) -> "BaseBrowser":
-    """Return a browser for the file. Raises UserError without one, or if browsers cannot open the format."""
+    """Return a browser for the file. Raises UserError without one or if browsers cannot open the format."""
     drawn = {name: each for name, each in VIEWS.items() if each.draws and each.suffixes}
     opened = [name for name, each in drawn.items() if not each.for_other_programs]
     if path is None or format not in opened:
@@ -650,7 +650,7 @@ def _replacing_file(target: Path) -> Iterator[Path]:
 
 
 def _locked_part(target: Path) -> tuple[Path, int]:
-    """Create a file in the target's folder; return it with the descriptor that locks it while open."""
+    """Create a file in the target's folder; return it and the descriptor that locks it while it is open."""
     for number in count(1):
         extra = "" if number == 1 else f".{number}"  # a process on another host may have the same number
         part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")

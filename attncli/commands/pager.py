@@ -28,7 +28,7 @@ MAX_DIGITS = 6
 
 
 class ReadingPlace(NamedTuple):
-    """The reader's position: what Enter does next, and the number of pages, each called a `noun`."""
+    """The reader's position: what Enter does next, and the number of pages, where each is a `noun`."""
 
     enter: str
     can_go_back: bool
@@ -68,7 +68,7 @@ def screens(text: str, height: int) -> Iterator[str]:
 def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
     """Show pages until the reader has seen the last one or quits. Pages are made on demand and kept.
 
-    There is one page per name; the prompt announces it by that name.
+    There is one page per name, and the prompt announces each page by name.
     """
     source, count = iter(pages), len(names)
     made: list[str] = []
@@ -170,7 +170,7 @@ def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
 
 
 def discard_typed_ahead() -> None:
-    """Discard keys that were pressed before the prompt appeared, for example while torch was imported."""
+    """Discard keys that were pressed before the prompt appeared, for example during the import of torch."""
     import termios
 
     if sys.stdin.isatty():

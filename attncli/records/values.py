@@ -54,7 +54,7 @@ class Mask:
 
     @classmethod
     def of(cls, visible: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | npt.NDArray[np.float64]) -> "Mask":
-        """Return the mask with these visible keys, as causal, a window, or both if these are equivalent."""
+        """Return the mask with these visible keys: causal, a window, or both if these are equivalent."""
         *leading, num_queries, num_keys = visible.shape
         first = visible[(0,) * len(leading)]
         if first.all() and visible.all():
@@ -67,9 +67,7 @@ class Mask:
         return by_rule if is_rule else cls(causal, visible=visible.astype(np.uint8))
 
     def hidden(self, num_queries: int, num_keys: int) -> npt.NDArray[np.bool_] | None:
-        """Return True for keys that a query may not attend, or None if all are visible. Shaped like
-        `visible`.
-        """
+        """Return an array that is True for keys that a query may not attend, or None if all are visible."""
         if self == Mask():
             return None
         shift = num_keys - num_queries if self.causal else 0

@@ -65,7 +65,7 @@ def place(path: Path | str, node: Node) -> str:
 
 
 def read_yaml(path: Path) -> Node:
-    """Parse the single document of a YAML file. Raises UserError, naming the place, except for plain YAML.
+    """Parse the single document of a YAML file. Raises UserError, naming the place, if it is not plain YAML.
 
     Aliases, tags and nesting beyond 16 levels are refused: settings do not need them, and with them a small
     file can expand without bound or construct objects.
@@ -527,7 +527,7 @@ class ConfigFile:
     def _entry(
         self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
     ) -> Entry | None:
-        """Return the entry at a point of the grid, whose values override defaults but not the entry."""
+        """Return the entry at a point of the grid, whose values override defaults but not the entry's."""
         (experiment, settings, source), spec_class = written, written.spec_class
         outer = {**defaults, **point.given}
         shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})

@@ -341,7 +341,7 @@ class Spec(BaseModel):
         return self
 
     def contradictions(self) -> Contradictions:
-        """Yield the impossible combinations of valid settings: here, violations of `needs` and `excludes`."""
+        """Yield impossible combinations of valid settings; here, those that `needs` and `excludes` forbid."""
         excluded = [*self._excluded()]
         excluded_keys = {each.key for each in excluded}
         for base in type(self).__mro__:
@@ -406,7 +406,7 @@ class Spec(BaseModel):
         return counts[0], counts[-1]
 
     def table_dim(self) -> int | None:
-        """Return the size of the word vectors, which the next experiment can reuse; None without any."""
+        """Return the size of the word vectors, which the next experiment can reuse, or None without them."""
         return None
 
     def model_source(self) -> str | None:

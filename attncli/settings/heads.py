@@ -340,7 +340,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         yield from self._contradictions_of_statistics()
 
     def _contradictions_of_heads(self) -> Contradictions:
-        """Yield contradictions of `head`, which names heads for examples or for maps over many files."""
+        """Yield contradictions involving `head`, which names heads for examples or maps over many files."""
         if self.head is None:
             return
         if self.draws_many():
