@@ -136,7 +136,7 @@ class CommandWithExamples(TyperCommand):
         return pieces
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the summary and the examples: all, or in everyday help the first ones that fit on a line."""
+        """Write the summary and the examples: all or, in everyday help, the first ones that fit on a line."""
         super().format_help_text(ctx, formatter)
         fitting = [line for line in self.examples if len(line) <= EXAMPLE_WIDTH][:EVERYDAY_EXAMPLES]
         formatter.write("\n  Examples:\n")
@@ -292,7 +292,7 @@ HELP_ALL = Keyword(
 
 
 def _has_one_value(parameter: "Parameter") -> bool:
-    """Return True for an option that takes one value; Typer reads it as a list, to detect a second value."""
+    """Return True for an option with one value, which Typer reads as a list to detect a second value."""
     return bool(parameter.flags) and parameter.kind not in (bool, list[str])
 
 
@@ -338,7 +338,7 @@ def _typer_command(command: "Command") -> Any:
         context_settings={
             **HELP_NAMES,
             "allow_interspersed_args": not command.runs_program,
-            "token_normalize_func": lambda name: name.replace("_", "-"),  # --head_dim is --head-dim
+            "token_normalize_func": lambda name: name.replace("_", "-"),  # the same as --head-dim
         },
     )(call)
     made: Any = typer.main.get_command(app)
@@ -586,7 +586,7 @@ def main() -> None:
 def _run_process() -> int:
     gc.disable()
     for number in ENDING:
-        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup or background
             signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
     sys.unraisablehook = _signal_again
     os.register_at_fork(after_in_child=end_as_by_default)

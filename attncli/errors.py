@@ -160,9 +160,7 @@ def synonym(word: str, known: Collection[str]) -> str | None:
 
 
 def similar_word(word: str, known: Collection[str]) -> str | None:
-    """Return the word in `known` with a similar spelling, in any case, or the only one that begins with
-    `word`.
-    """
+    """Return the similarly spelled word in `known`, in any case, or the only one that begins with `word`."""
     from difflib import get_close_matches
 
     plain = word.lower().replace("-", "_")
@@ -177,7 +175,7 @@ _hints_left: ContextVar[list[int] | None] = ContextVar("hints_left", default=Non
 
 @contextmanager
 def hints_for_first_lines() -> Iterator[None]:
-    """Within this context, limit `nearest` to one hint per printed line: each hint takes a millisecond."""
+    """Within this context, limit `nearest` to one hint per printed line: a hint takes a millisecond."""
     if _hints_left.get() is not None:
         yield
         return

@@ -139,30 +139,31 @@ class LayerSource(NamedTuple):
 class Feature(NamedTuple):
     """A card: the parts that a feature adds to attn.
 
-    questions: commands.
+    questions: the commands.
     results: the place of the class of each kind of result, by the kind's name in saved reports. The kinds of
         a command begin with its name: `spread`, `spread of texts`.
-    screens: the place of the first screen of a class of results, by the place of the class.
+    screens: the place of a result class's first screen, by the place of the class.
     page: the place of a block of the page for a class of results, an attncli.views.page.blocks.PageBlock, by
         the place of the class.
     functions: the place of each function `attncli.NAME`, by its name.
     statistics: the place of each statistic of a row of weights, a function of attncli.core.formulas.Rows, by
-        its name. It is measured if queries and keys are of the same text.
+        its name. The statistic is measured if queries and keys come from the same text.
     views: the formats that `--format` and the suffix of `-o` choose, by name.
     engines: the place of each attncli.core.engines.Engine, by its name. Each is tried before attn's own.
-    layer_sources: sources of layers for modules without a softmax, by name. The first one with a mixer makes
-        its layers.
-    readings: kinds of files that models read besides text, by their name in messages. A question whose Spec
-        reads that kind has its settings.
-    needs: the features that it imports. It is switched off with them.
+    layer_sources: sources of layers for modules without a softmax, by name. The first source that has a mixer
+        makes its layers.
+    readings: the kinds of files that models read besides texts, by their name in messages. A question whose
+        Spec reads that kind has the kind's settings.
+    needs: the features that this one imports. It is switched off if any of them is.
     extras: the extras of attn that the functions need.
-    lessons: its lessons, Markdown files called `NN-name.md`. A lesson is listed if all its commands are
-        available.
-    docs: its page in docs/.
-    papers: ids of papers, separated by blanks, by what they are cited for: a kind of results, a statistic of
-        a row, a table or column, a setting, or `name=value` for a value of a setting or in a column. Tables,
-        columns and settings are those of reports of the card's kinds; of any report if it has no kinds.
-    bibliography: a BibTeX file with the papers that attncli/data/papers.bib does not have.
+    lessons: the feature's lessons, Markdown files called `NN-name.md`. A lesson is listed if all its commands
+        are available.
+    docs: the feature's page in docs/.
+    papers: the ids of papers, separated by spaces, by what they are cited for: a kind of results, a statistic
+        of a row, a table or column, a setting, or `name=value` for a value of a setting or in a column.
+        Tables, columns and settings are those of reports of the card's kinds, or of any report if the card
+        has no kinds.
+    bibliography: a BibTeX file with the papers that attncli/data/papers.bib lacks.
     """
 
     questions: tuple[Question, ...] = ()
@@ -481,7 +482,7 @@ def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 def _unknown_feature_message(name: str, features: list[str], built_in: Mapping[str, Feature]) -> str:
-    """Return the message for an unknown name in `ATTN_OFF`: the likely feature, else all of them."""
+    """Return the message for an unknown name in `ATTN_OFF`, listing the likely feature, else all of them."""
     from difflib import get_close_matches
 
     owners = [

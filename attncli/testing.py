@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Ended(NamedTuple):
-    """The exit code and output of a command."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

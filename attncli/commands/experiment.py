@@ -69,7 +69,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 @contextmanager
 def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterator[None]:
-    """An error of the run about a setting names its flag, or its line of a file; its kind is kept."""
+    """Within this context, make errors about a setting name its flag or its line; keep their kind."""
     try:
         yield
     except UserError as error:

@@ -135,7 +135,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
 
 
 def _in_quotes(line: str) -> str:
-    """Return advice to quote the value on a line that is not plain text to YAML, or an empty string."""
+    """Return advice to quote the value on a line that is not plain text for YAML, or an empty string."""
     key, colon, value = line.partition(":")
     value = value.strip()
     if not colon or not KEY.fullmatch(key.strip(" -")) or not value or value[0] in "\"'":
