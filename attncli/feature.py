@@ -255,7 +255,7 @@ DIST_INFO = ".dist-info"
 
 
 class Plugin(NamedTuple):
-    """An entry point of another package: its group and name, the place of the card, and the package."""
+    """An entry point of another package: its group and name, the place of its card, and the package."""
 
     group: str
     name: str
@@ -438,7 +438,7 @@ def read_card(plugin: Plugin) -> Feature:
 
 
 def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return all cards that can be read, including features that are off or lack a need."""
+    """Return all cards that can be read, including those of features that are off or lack a need."""
     cards = dict(built_in)
     for name, plugin in added(built_in).items():
         with suppress(BrokenPlugin):

@@ -115,7 +115,7 @@ def option(
 
 
 def flag(name: str, help: str, *, group: str | None = None, everyday: str = "") -> Parameter:
-    """Build a switch that is off by default."""
+    """Build a switch, which is off by default."""
     return option(name, help, kind=bool, default=False, group=group, everyday=everyday)
 
 

@@ -102,7 +102,7 @@ def _captures(card: Feature) -> dict[str, str]:
 
 
 def _card_state(plugin: Plugin) -> str:
-    """Return `ok`, or which parts are not used and why."""
+    """Return `ok`, or say which parts are not used and why."""
     if plugin not in added(FEATURES).values():
         return TAKEN
     if plugin.name in names_switched_off():
@@ -122,7 +122,7 @@ def _card_state(plugin: Plugin) -> str:
 
 
 def _state(plugin: Plugin) -> str:
-    """Return `ok`, or why the plugin is not used."""
+    """Return `ok`, or say why the plugin is not used."""
     if plugin.group in FORMER_GROUPS:
         field = FORMER_GROUPS[plugin.group]
         return f"no longer supported: list it in the card's `{field}` and the card in {SECTION}{GROUP}"

@@ -83,7 +83,7 @@ class ProgressLine:
             self.stage(Stage("", share, 1.0))
 
     def stage(self, stage: Stage, /) -> None:
-        """Begin a stage of the work; from now on, show one forecast for all stages."""
+        """Begin a stage of the work; from now on, a single forecast covers all stages."""
         if self._forecast is None:
             self._forecast = Forecast()
         self._forecast.begin(stage)
@@ -172,7 +172,7 @@ class ProgressLine:
             self._put(text())
 
     def clear(self) -> None:
-        """Erase the line, before permanent output."""
+        """Erase the line before permanent output."""
         self._end_waiting()
         if self._shown_at:
             self._shown_at = 0.0
@@ -315,7 +315,7 @@ class Destination:
     ) -> None:
         """Raises UserError for invalid flags. `experiment` names the command whose parts an error lists.
 
-        If the reports are stored, they are searched for the requested parts instead.
+        If the reports are stored, the requested parts are searched for in the reports instead.
         """
         display = checked_display(color, scale_colors, skip_first_keys, precision, show, several=several)
         self.path = checked_path(output)
@@ -569,13 +569,13 @@ class UnpaddedLines(StringIO):
         self.stream, self._begun = stream, ""
 
     def write(self, text: str) -> int:
-        """Write the completed lines to the stream."""
+        """Write the completed lines to the underlying stream."""
         *lines, self._begun = (self._begun + text).split("\n")
         self.stream.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the completed lines in the stream."""
+        """Flush the completed lines to the underlying stream."""
         self.stream.flush()
 
     def finish(self) -> None:
@@ -617,7 +617,7 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     A device or pipe is written to directly, because it cannot be replaced.
     """
     target = path.resolve()
-    # The path itself is tested: an open pipe such as /dev/fd/63 does not resolve to a file name.
+    # The path itself is tested, because an open pipe such as /dev/fd/63 does not resolve to a file name.
     is_special = path.exists() and not path.is_file()
     try:
         with (
@@ -673,7 +673,7 @@ def _has_lock(file: int) -> bool:
     except OSError as error:
         if error.errno not in (ENOLCK, EOPNOTSUPP, EINVAL):
             raise
-    return os.fstat(file).st_nlink > 0  # false if another process removed it before the lock
+    return os.fstat(file).st_nlink > 0  # False if another process removed it before the lock
 
 
 def _remove_leftovers(target: Path) -> None:

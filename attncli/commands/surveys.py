@@ -1,4 +1,4 @@
-"""Sentences and shares that surveys of heads have in common."""
+"""Sentences and shares that all surveys of heads use."""
 
 from collections.abc import Sequence
 

@@ -306,7 +306,7 @@ MAX_FILE_NAME = 255
 def file_name(value: Any) -> str:
     """Return the name of a file. Raises ValueError for anything that cannot be a file name."""
     name = fspath(value) if isinstance(value, str | PathLike) else None
-    with suppress(UnicodeEncodeError):  # half a surrogate pair cannot be in a file name
+    with suppress(UnicodeEncodeError):  # a file name cannot contain half a surrogate pair
         if isinstance(name, str) and name.strip() and "\0" not in name:
             if not _fits(name):
                 raise ValueError(

@@ -19,7 +19,7 @@ class ScoreMoments(Record):
 
 
 class LambdaFactor(Record):
-    """The factor on the second half of differential attention, and its initial value."""
+    """The factor on the second half of differential attention and its initial value."""
 
     lambda_init: float | None
     factor: float | None = column("lambda")
@@ -44,7 +44,7 @@ class LoopDifferences(Record):
 
 
 class RowQuantiles(Record):
-    """Quantiles of a statistic over the queries of a sequence and head."""
+    """Quantiles of a statistic over the queries of one sequence and head."""
 
     statistic: str
     batch: int = column(is_needed=False)

@@ -1,4 +1,4 @@
-"""Results with typed columns, which a class of rows declares.
+"""Results with typed columns, which are declared by a class of rows.
 
 Reports, tables, stores, conditions, units and data frames all use this declaration:
 
@@ -284,8 +284,8 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 class Records(Table[R]):
     """A table whose columns are arrays or lists and whose rows are of the class `R`.
 
-    Undeclared columns, from a report of another version, are kept. Raises TypeError if columns are missing,
-    of unequal lengths, or hold cells of another type.
+    Undeclared columns, which come from reports of other versions, are kept. Raises TypeError if columns are
+    missing, have unequal lengths, or hold cells of another type.
     """
 
     def __init__(self, kind: type[R], cells: Mapping[str, Cells]) -> None:
@@ -536,7 +536,7 @@ def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
 
 
 def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see group
-    """Declare a single number in the group of that name."""
+    """Declare a single number in the group with that name."""
     return cast(T, field(metadata={"number": (name, unit)}))
 
 

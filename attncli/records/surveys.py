@@ -108,7 +108,7 @@ class Stack(NamedTuple):
     def _even_by_mean_length(self, statistic: str) -> float | None:
         """Estimate `even_weight` for a causal model from the mean text length, all that row counts reveal."""
         num_rows = self.num_rows.get("sink_mass", 0)
-        num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each with one such row
+        num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each has one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:
             return None
         num_tokens = num_rows // num_texts
@@ -218,7 +218,8 @@ class StrongestHead(Record):
 class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
     """The number of rows behind each statistic of a stack, and whether its texts begin with a special token.
 
-    `even_NAME` is the statistic NAME for uniform weights on the visible keys, averaged over the texts.
+    `even_NAME` is the value of the statistic NAME for uniform weights on the visible keys, averaged over the
+    texts.
     """
 
     stack: str
@@ -230,7 +231,7 @@ class RestOfHead(HeadInStack, numbers=NAMING):
 
 
 class StatisticInterval(HeadInStack):
-    """A statistic of a head: its mean over the texts that have it, with its 95 % interval."""
+    """A statistic of a head: the mean over the texts that have it, with its 95 % interval."""
 
     statistic: str
     mean: float | None

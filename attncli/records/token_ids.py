@@ -1,4 +1,4 @@
-"""Texts given as token ids."""
+"""Texts that are given as token ids."""
 
 import json
 from collections.abc import Mapping

@@ -90,7 +90,7 @@ def _matches(form: Question, settings: Mapping[str, Any]) -> bool:
 
 
 def _is_unset(value: Any) -> bool:
-    """Return True for None, False and an empty list. Zero and an empty text are values, even if invalid."""
+    """Return True for None, False and an empty list. Zero and an empty string are values, even if invalid."""
     return value is None or value is False or (isinstance(value, list | tuple) and not value)
 
 

@@ -255,7 +255,7 @@ class ConfigReader:
         self.errors: list[str] = []
 
     def error(self, node: Node, key: str, message: str) -> None:
-        """Record an error about a key, with its place."""
+        """Record an error about a key together with its place."""
         self.errors.append(f"{place(self.path, node)}: {key}: {message}")
 
     def keys(self, mapping: Mapping) -> KeyNodes:
@@ -347,7 +347,7 @@ MAX_POINTS = 100_000
 class Entry(NamedTuple):
     """One experiment of a file: its settings, whether its seed restarts the generator, and its place.
 
-    `starts` is true for the first entry of each point of the file's grid.
+    `starts` is True for the first entry of each point of the file's grid.
     """
 
     spec: Spec
@@ -405,7 +405,7 @@ class ConfigFile:
         self.has_steps = "steps" in self.keys
 
     def single(self, experiment: str) -> dict[str, Given]:
-        """Return the settings of a file with one experiment, for `attn NAME --config FILE`."""
+        """Return the settings of a file that has one experiment, for `attn NAME --config FILE`."""
         for name, makes in (("steps", "holds"), ("sweep", "makes")):
             if name in self.keys:
                 where = place(self.path, self.keys[name][0])

@@ -88,7 +88,7 @@ KEY = re.compile(r"`([a-z_]+)`")
 
 
 def flag_name(key: str) -> str:
-    """Return `--head-dim` for `head_dim`."""
+    """Return the flag of a setting, such as `--head-dim` for `head_dim`."""
     return FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
@@ -425,7 +425,7 @@ class Spec(BaseModel):
         return 0
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:
-        """Return the setting that reduces memory."""
+        """Return the setting that reduces memory use."""
         return "smaller sizes"
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
@@ -453,25 +453,25 @@ class Spec(BaseModel):
         return False
 
     def page(self) -> "Page":
-        """Import and return the page that runs it."""
+        """Import and return the page that runs the experiment."""
         from attncli.settings import page_of
 
         return page_of(type(self), uses_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
-        """Return the kind of its result, a name in records/kinds.py; that kind's columns name the numbers."""
+        """Return the kind of the result, a name in records/kinds.py; that kind's columns name the numbers."""
         return ""
 
     def unmeasured(self) -> set[str]:
-        """Return the columns and groups of numbers that its result lacks with these settings."""
+        """Return the columns and groups of numbers that the result lacks with these settings."""
         return set()
 
     def row_statistics(self) -> tuple[str, ...]:
-        """Return the row and key statistics in its report; for each, a run stores SUMMARIES."""
+        """Return the row and key statistics in the report; for each of them, a run stores SUMMARIES."""
         return ()
 
     def single_statistics(self) -> tuple[str, ...]:
-        """Return the names of all other numbers in its report."""
+        """Return the names of all other numbers in the report."""
         return ()
 
     def conflicts(self, *keys: str) -> Contradictions:

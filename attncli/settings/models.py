@@ -243,7 +243,7 @@ class ModelOfHeadsSpec(ModelSpec):
 
 
 class AblatedSpec(ModelSpec):
-    """A model with some heads ablated."""
+    """A model with some of its heads ablated."""
 
     off_keys = frozenset({"ablate"})
     runs_once = True

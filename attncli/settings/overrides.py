@@ -27,7 +27,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
 
 
 def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list[str]:
-    """Return an error line for each override that no experiment of the plan has."""
+    """Return an error line for each override that no experiment of the plan accepts."""
     specs = list(specs)
     keys = {key for spec in specs for key in spec.model_fields}
     messages = {
@@ -42,7 +42,7 @@ def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list
 
 
 def replaced_keys(overrides: Overrides) -> set[str]:
-    """Return the keys that overrides replace: their own, and the alternatives to a text that they set."""
+    """Return the keys that overrides replace: their own, and the alternatives to any text that they set."""
     groups = [group for group in ALTERNATIVES if overrides.keys() & set(group)]
     return {*overrides, *(key for group in groups for key in group)}
 
@@ -50,7 +50,7 @@ def replaced_keys(overrides: Overrides) -> set[str]:
 def overridden(
     spec_class: type[Spec], settings: Mapping[str, Given], overrides: Overrides
 ) -> dict[str, Given]:
-    """Return the settings with the overrides that this experiment reads; lists are comma-separated."""
+    """Return the settings with those overrides that this experiment reads; lists are comma-separated."""
     fields = spec_class.model_fields
     overriding = current(
         spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)}

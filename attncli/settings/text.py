@@ -151,7 +151,7 @@ class SentenceSpec(Spec):
 
 
 class TextSpec(SentenceSpec, RandomTokensSpec):
-    """Tokens and their embeddings."""
+    """The tokens and their embeddings."""
 
     group = "Input"
     heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
@@ -294,7 +294,7 @@ def _vector(
 
 
 def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of a vector file. Raises UserError for a line that is too long."""
+    """Yield the lines of a vector file. Raises UserError if a line is too long."""
     number = 1
     try:
         while line := next_line(file, MEBIBYTE):
@@ -305,7 +305,7 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
-    """Return the vectors of those words that the file has. Raises UserError for an invalid vector.
+    """Return the vectors that the file has for these words. Raises UserError for an invalid vector.
 
     Words in the file may contain spaces (`. . .`), so lines are split from the right.
     """

@@ -16,7 +16,7 @@ WIDTHS_TRIED = 24
 
 
 class DrawnBlock(Protocol):
-    """A drawing with its size in inches and the size to which it can stretch."""
+    """A drawing, with its size in inches and the size to which it can stretch."""
 
     width: float
     height: float

@@ -110,14 +110,14 @@ def _logarithmic(numbers: np.ndarray, least: float, most: float) -> Shading:
 
 
 LEVELS = 256
-NONE = LEVELS  # the level of a cell without a number
+NONE = LEVELS  # the level of a cell that has no number
 
 # The terminal chooses its 16 colours, so lightness distinguishes them: blue, bright blue, cyan, bright
 # green, bright yellow grow lighter in every common scheme. Where signs differ, blue meets red at white.
 NAMED_STEPS = (4, 12, 6, 10, 11)
 NAMED_DIVERGING = (4, 12, 7, 9, 1)
 
-# The 256 colours from number 16 on: a cube with six steps per side, then greys.
+# The 256 colours, starting with number 16: a cube with six steps per side, then greys.
 CUBE_STEPS = (0, 95, 135, 175, 215, 255)
 GREYS = range(8, 248, 10)
 FIXED = np.array([*product(CUBE_STEPS, repeat=3), *zip(GREYS, GREYS, GREYS, strict=True)])
@@ -212,7 +212,7 @@ def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
 
 
 def levels(places: np.ndarray) -> np.ndarray:
-    """Return the level, from 0 to 255, of each position from 0 to 1; NONE for NaN."""
+    """Return the level, from 0 to 255, of each position from 0 to 1, or NONE for NaN."""
     is_number = ~np.isnan(places)
     numbers = np.minimum(np.where(is_number, places, 0) * LEVELS, LEVELS - 1)
     return np.where(is_number, numbers.astype(np.int64), NONE)

@@ -100,7 +100,7 @@ def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> 
     (report,) = reports
     tensors = _named_tensors(report)
     arrays: dict[str, Any] = {name: _contiguous(tensor.values) for name, tensor in tensors.items()}
-    if report.spec.get("names") is not None:  # files for other tools hold nothing else
+    if report.spec.get("names") is not None:  # files for other tools contain nothing else
         np.savez(stream, **arrays)
         return
     arrays |= _visible_keys(report)
@@ -120,7 +120,7 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
     (report,) = reports
     arrays = {name: _contiguous(tensor.values) for name, tensor in _named_tensors(report).items()}
     arrays |= _visible_keys(report)
-    # Larger number types first, so that each tensor is aligned.
+    # Larger number types come first, so that each tensor is aligned.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": {"report": _json_without_arrays(report)}}
     end = 0

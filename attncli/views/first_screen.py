@@ -85,7 +85,7 @@ class NamingLine(Element):
 
 @dataclass(frozen=True)
 class TitleLine(NamingLine):
-    """`why: smollm2, 270 heads, on 15 tokens`: the experiment and the report's subject."""
+    """A line like `why: smollm2, 270 heads, on 15 tokens`: the experiment and the report's subject."""
 
     words: Callable[[Report], str] = titled
     said: tuple[str, ...] = ("about",)
@@ -122,7 +122,7 @@ class HowToRead(Element):
 
 @dataclass(frozen=True)
 class Sentences(Element):
-    """Sentences about the result, each on a new line."""
+    """Sentences about the result, each beginning on a new line."""
 
     sentences: Callable[[Report, Display], Iterator[str]]
     style: str = ""

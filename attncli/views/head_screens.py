@@ -228,7 +228,7 @@ def _padded(texts: Sequence[str]) -> str:
 def _pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
     """Return the heads that show a pattern, strongest first; none if there are many or not all are known."""
     heads = survey.heads.where(lambda head: head.stack == row.stack)
-    names = (row.statistic or "").split(" - ")  # as special_mass - sink_mass
+    names = (row.statistic or "").split(" - ")  # `special_mass` minus `sink_mass`
     if row.threshold is None or not {*names} <= heads.cells.keys():
         return []
     first, *others = map(heads.column, names)
@@ -264,7 +264,7 @@ def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iter
 
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
-    """Return position and token: a decoder reads the text; a report with maps has the tokens of one side."""
+    """Return the position and token of a key; a decoder reads the text; otherwise, the maps' tokens apply."""
     if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)

@@ -66,7 +66,7 @@ STYLES = {"prose": "", "line": "", "note": "dim", "dim": "dim"}  # of paragraphs
 class PipeConsole(Console):
     """A console that leaves a closed pipe to its caller, whereas rich would end the process.
 
-    Characters that its stream cannot write are replaced by others of the same width, so that tables stay
+    Characters that the stream cannot write are replaced by others of the same width, so that tables stay
     aligned.
     """
 
@@ -200,7 +200,7 @@ def _styled_cells(column: Column) -> Iterator[Text]:
         yield Text(text, style=style)
 
 
-# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
+# Markup anywhere, the middle of an address that GitHub would link, and the start of a list or a rule.
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
 
 

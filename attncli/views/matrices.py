@@ -1,4 +1,4 @@
-"""The matrices, curves and parts of a report, and downsampling of matrices."""
+"""The matrices, curves and parts of a report, and the downsampling of matrices."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -303,7 +303,7 @@ def listed_names(report: Report) -> list[str]:
 
 
 def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
-    """Return a message for each missing part or name, with a suggestion."""
+    """Return a message, with a suggestion, for each missing part or name."""
     has = ", ".join(found) or "not a separate part: --show all"
     spec_class = known_spec_class(report.experiment, report.spec)
     shown_by = spec_class.parts_elsewhere if spec_class else {}

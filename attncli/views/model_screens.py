@@ -119,7 +119,7 @@ def _column_numbers(columns: Sequence[int], cell: int) -> list[str]:
 
 
 def some_of(count: int, total: int, name: str) -> str:
-    """Return `16 of 270 heads` or `1 head`."""
+    """Return a count like `16 of 270 heads` or `1 head`."""
     return f"{count} of {counted(total, name)}" if count < total else counted(total, name)
 
 

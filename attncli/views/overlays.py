@@ -197,7 +197,7 @@ class Overlays(NamedTuple):
 MEAN, ROLLOUT = "mean_look", "rollout"
 
 
-# What two reports are compared by.
+# The keys by which two reports are compared.
 COMPARED = {"difference": "B minus A", "weights_a": "A", "weights_b": "B"}
 
 

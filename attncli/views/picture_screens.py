@@ -94,7 +94,7 @@ def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
 
 
 def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
-    """Return `layers 0-4, 6-10`."""
+    """Return a phrase like `layers 0-4, 6-10`."""
     missing = [place for place in range(len(groups)) if place not in shown]
     runs = []
     for _, run in groupby(enumerate(missing), key=lambda pair: pair[1] - pair[0]):

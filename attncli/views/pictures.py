@@ -510,7 +510,7 @@ def draw(report: Report, display: Display) -> Figure:
 
 
 def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
-    """Return a view that writes one picture per report; equal reports give equal bytes."""
+    """Return a view that writes one picture per report; equal reports produce equal bytes."""
 
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
         """Write the picture; a character that no font has becomes an empty box, without a warning."""

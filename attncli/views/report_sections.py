@@ -1,4 +1,4 @@
-"""The sections of a report: title and notes, tables, tensors and steps."""
+"""The sections of a report: its title and notes, tables, tensors and steps."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -235,7 +235,7 @@ def _has_head_rows(table: Table) -> bool:
 def _grid(
     title: str, names: Sequence[str], rows: Sequence[Row], display: Display, labels: TableLabels
 ) -> Grid:
-    """A row is named by its text, where its first cell is one."""
+    """Return the rows as a table; if the first cell of each row is a string, it names the row."""
     first, *others = rows[0]
     if isinstance(rows[0][first], str):
         names = [plain_text(str(row[first])) for row in rows]
@@ -279,7 +279,7 @@ def place_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def statistic_columns(rows: Sequence[Row], names: Iterable[str], precision: int) -> list[Column]:
-    """Return the named columns except places, patterns and lists."""
+    """Return the named columns, leaving out places, patterns and lists."""
     return [
         Column(split_header(name), [_cell(row[name], precision) for row in rows])
         for name in names

@@ -98,7 +98,7 @@ class MatrixPart:
 
     @property
     def shown(self) -> slice:
-        """The queries to show."""
+        """The queries that are shown."""
         return slice(self.first, self.first + self.rows)
 
     def _whole(self) -> Grid | None:

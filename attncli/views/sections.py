@@ -78,7 +78,7 @@ class Grid:
         return len(self.groups(width)) == 1
 
     def first_group(self, width: int | None) -> "Grid":
-        """Return the table without the columns that do not fit the width."""
+        """Return the table without the columns that exceed the width."""
         return replace(self, columns=self.groups(width)[0])
 
 

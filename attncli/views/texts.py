@@ -38,7 +38,7 @@ def fixed(value: Any, precision: int) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    if isinstance(value, np.integer):  # an index, where -1 means none
+    if isinstance(value, np.integer):  # an index; -1 means none
         return str(value) if value >= 0 else NO_NUMBER
     if not np.isfinite(value):
         return NO_NUMBER
@@ -142,7 +142,7 @@ def bar(share: float, width: int) -> str:
 
 
 def joined(lines: Sequence[ScreenLine]) -> ScreenLine:
-    """Join lines into one."""
+    """Join several lines into one."""
     return ScreenLine("".join(line.text for line in lines), sum(line.cells for line in lines))
 
 
@@ -209,7 +209,7 @@ LEAST_NAME = 8
 def shortened_heading(text: str, most: int | None, *names: str) -> str:
     """Shorten the names in a heading to reach that many cells, if possible; numbers stay whole.
 
-    Commands and paths first lose their folders, then names lose their ends.
+    Commands and paths lose their folders first; then names lose their ends.
     """
     if most is None:
         return text
@@ -426,7 +426,7 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
-        return ""  # the picture, whose name is there
+        return ""  # the picture, where the name is
     if "sources" in report.statistics:  # its tokens are those of an answer
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
@@ -527,7 +527,7 @@ def named_tokens(report: Report, key: str) -> list[str]:
         return [the_token(name) for name in names]
     several_texts = len({token.text for token in tokens}) > 1
     named = []
-    # A name of several consecutive tokens is one word.
+    # A name that covers several consecutive tokens is one word.
     for (_, text, _), run in groupby(
         enumerate(tokens), lambda item: (item[1].name, item[1].text, item[1].position - item[0])
     ):

@@ -37,7 +37,7 @@ MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # numbers with four decimals
 # A step of four decimals is cut into FINE / step parts, so that small weights are accurate to about 5 %.
 FINE = 20
-# Below half a step: codes per halving, and halvings. Smaller numbers get the smallest of these codes.
+# Below half a step: codes per halving, and number of halvings. Smaller numbers get the smallest code.
 PER_HALVING, HALVINGS = 4, 20
 NUM_LEVELS = 65_535  # the code after them means no number
 
@@ -193,7 +193,7 @@ def _first_screen(report: Report) -> FirstScreen | None:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """Return the first sentence of the page, if the first screen has a finding."""
+    """Return the first sentence of the page, if its first screen has a finding."""
     screen = _first_screen(report)
     if screen is not None and screen.finding is not None:
         yield from screen.finding(report)
