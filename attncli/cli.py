@@ -205,7 +205,7 @@ def _flags(command: Any) -> dict[str, str | None]:
 
 
 def _flags_by_command() -> dict[str, dict[str, str | None]]:
-    """Return the flags of every command, which imports all commands."""
+    """Return the flags of every command, for which all commands are imported."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
     return {name: _flags(_command(name)) for name in usable}
 

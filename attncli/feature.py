@@ -354,12 +354,12 @@ def read_file(file: str) -> str:
 
 
 def load_usable_place(place: str) -> Any:
-    """Do the same as `load_place`, but if a plugin's part is broken, print a message and return None."""
+    """Behave like `load_place`, but if a plugin's part is broken, print a message and return None."""
     return load_place(place) if plugin_of(place) is None else _value_or_why(load_place, place)
 
 
 def read_usable_file(file: str) -> str | None:
-    """Do the same as `read_file`, but if a plugin's file is broken, print a message and return None."""
+    """Behave like `read_file`, but if a plugin's file is broken, print a message and return None."""
     return read_file(file) if plugin_of(file) is None else _value_or_why(read_file, file)
 
 
@@ -438,7 +438,7 @@ def read_card(plugin: Plugin) -> Feature:
 
 
 def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return all cards that can be read, including those of features that are off or lack a need."""
+    """Return all cards that can be read, including those of features that are off or lack what they need."""
     cards = dict(built_in)
     for name, plugin in added(built_in).items():
         with suppress(BrokenPlugin):

@@ -156,7 +156,7 @@ def with_hidden_spellings(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that users can run.
+    """A command: its name, parameters and help, and the function that runs it.
 
     `run` takes the values of the parameters by name and returns the exit code (None: 0). If it
     `runs_commands`, `run` also takes `attn`, a function that runs a command line and returns its exit code.

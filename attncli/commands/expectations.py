@@ -18,7 +18,7 @@ class Expected:
     """The conditions of --expect, which are checked in every report that is written."""
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
-        """Raises UserError for an invalid condition or for a name that no report of the spec has."""
+        """Check the conditions. Raises UserError for an invalid one or a name missing from all reports."""
         self._expectations: _Expectations | None = None
         self._broken: list[str] = []
         if not texts:

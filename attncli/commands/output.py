@@ -313,9 +313,10 @@ class Destination:
         experiment: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """Raises UserError for invalid flags. `experiment` names the command whose parts an error lists.
+        """Check the flags. Raises UserError for invalid ones.
 
-        If the reports are stored, the requested parts are searched for in the reports instead.
+        `experiment` names the command whose parts an error message lists. If the reports are stored, the
+        requested parts are looked up in the reports instead.
         """
         display = checked_display(color, scale_colors, skip_first_keys, precision, show, several=several)
         self.path = checked_path(output)

@@ -190,7 +190,7 @@ def head_name(value: Any) -> str:
 
 
 def head_name_without_stack(value: Any) -> str:
-    """Do the same as `head_name`, but raise ValueError for a head with a stack."""
+    """Behave like `head_name`, but raise ValueError for a head with a stack."""
     name = head_name(value)
     if named_head(name).stack:
         raise ValueError(f"{NOT_A_HEAD} (got {shown(value)})")
@@ -207,7 +207,7 @@ def head_names(value: Any) -> list[str]:
 
 
 def head_names_without_stack(value: Any) -> list[str]:
-    """Do the same as `head_names`, but raise ValueError for a head with a stack."""
+    """Behave like `head_names`, but raise ValueError for a head with a stack."""
     return list(dict.fromkeys(map(head_name_without_stack, head_names(value))))
 
 

@@ -68,8 +68,8 @@ class TextMean(NamedTuple):
 class Stack(NamedTuple):
     """The number of rows behind each statistic of a stack, and whether the stack's first key is special.
 
-    `even` is each statistic for uniform weights on the visible keys; stores and reports from versions before
-    0.5.0 do not have it.
+    `even` is the value of each statistic for uniform weights on the visible keys; stores and reports from
+    versions before 0.5.0 do not have it.
     """
 
     name: str

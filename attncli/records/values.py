@@ -67,7 +67,10 @@ class Mask:
         return by_rule if is_rule else cls(causal, visible=visible.astype(np.uint8))
 
     def hidden(self, num_queries: int, num_keys: int) -> npt.NDArray[np.bool_] | None:
-        """Return True for the keys that a query may not attend, or None if all keys are visible."""
+        """Return True for keys that a query may not attend, or None if all are visible.
+
+        The array has the shape of `visible`.
+        """
         if self == Mask():
             return None
         shift = num_keys - num_queries if self.causal else 0

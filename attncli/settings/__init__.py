@@ -107,7 +107,7 @@ def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
 
 
 def known_spec_class(experiment: str, settings: Mapping[str, Any]) -> "type[Spec] | None":
-    """Do the same as `spec_class_of`, but return None for an unknown experiment (in a saved report)."""
+    """Behave like `spec_class_of`, but return None for an unknown experiment (in a saved report)."""
     return spec_class_of(experiment, settings) if experiment in SPECS else None
 
 

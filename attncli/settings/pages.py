@@ -43,7 +43,7 @@ class ModelPage(Page):
     `report_many` handles all input. `report` makes the report of one reading; `report_each` makes the reports
     of several readings that run together, which have equal counts and whose settings differ only in the
     texts. `report_many` reads the texts itself if the settings name a file of many texts. `values_each`
-    returns the values of readings, without making reports, and the environment, or None.
+    returns two things without making reports: the values of readings, or None, and the environment.
     """
 
     read: "Callable[[Any, Texts, Pretrained, Any], Any]" = _reads_many

@@ -264,7 +264,7 @@ def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iter
 
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
-    """Return the position and token of a key; a decoder reads the text; otherwise, the maps' tokens apply."""
+    """Return the position of a key and, unless its stack's tokens are not in the report, its token."""
     if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)
