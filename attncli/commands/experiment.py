@@ -96,7 +96,7 @@ def run_experiment(
     expect: Sequence[str] = (),
     of_page: "Callable[[Report], Iterator[Report]] | None" = None,
 ) -> int:
-    """Run an experiment: flags and YAML -> Spec -> Report -> view. Returns 1 if an expectation is not met."""
+    """Run an experiment: flags and YAML -> Spec -> Report -> view. Return 1 if an expectation is not met."""
     to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
     spec_class = spec_class_of(name, values_of(given))

@@ -678,7 +678,7 @@ def _has_lock(file: int) -> bool:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove temporary files of killed runs: unlocked, same target and user, and their process has ended."""
+    """Remove the temporary files of killed runs: same target, same user, unlocked, and without a process."""
     part = re.compile(rf"\.{re.escape(target.name)}\.([0-9]+)(\.[0-9]+)?\.part")
     with suppress(OSError):  # the folder cannot be listed
         for path in target.parent.iterdir():

@@ -184,7 +184,7 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     def __init_subclass__(
         cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: object = None
     ) -> None:
-        """Declare the columns; `numbers` names further optional columns of numbers, `units` gives units."""
+        """Declare the columns; `numbers` names further optional columns of numbers, `units` their units."""
         if others is not None:
             cls.others = ColumnKind().named("others", others)
         declared_here: dict[str, ColumnKind] = {}

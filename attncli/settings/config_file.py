@@ -96,7 +96,7 @@ BRACKETS = {"while parsing a flow sequence": ("[", "]"), "while parsing a flow m
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.Mark | None, str]:
-    """Return the place of a syntax error, and the problem and its fix.
+    """Return the place of a syntax error, the problem, and how to fix it.
 
     An unclosed bracket or quote is reported where it was opened, not where the parser gives up.
     """

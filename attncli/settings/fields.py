@@ -585,7 +585,7 @@ NO_PREVIOUS = "previous needs an earlier step with a table of word vectors to re
 
 
 def unknown_key(key: str, value: Any, settings: Iterable[str]) -> str:
-    """Return the error for a key that is not a setting, with the command's flag or the nearest setting."""
+    """Return the error for a key that is not a setting; it names a command's flag or the nearest setting."""
     name = key.replace("-", "_")
     if name not in COMMAND_FLAGS:
         return f"unknown key{nearest(key, settings)}"

@@ -35,7 +35,7 @@ def _label(place: int, token: str) -> str:
 
 
 def longest(texts: list[str]) -> float:
-    """Return the length of the longest label in inches."""
+    """Return the length, in inches, of the longest label."""
     return CHARACTER * max(map(cell_len, texts)) + 0.1
 
 

@@ -264,7 +264,7 @@ def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iter
 
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
-    """Return the position of a key and, unless its stack's tokens are not in the report, its token."""
+    """Return the position of a key, with its token unless the report's tokens may be another stack's."""
     if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)

@@ -92,7 +92,7 @@ NAMES = {
 
 
 class Maps(NamedTuple):
-    """Matrices of one tensor, the first of `total`; the tensors in `compared` share its colours."""
+    """The first matrices of one tensor, out of `total`; the tensors in `compared` share its colours."""
 
     name: str
     columns: LabelledAxis
@@ -283,7 +283,7 @@ class MapsBlock:
         return width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw the title, the panels and, beside them, the colour bar, at that position in inches."""
+        """Draw the title, the panels and, beside them, the colour bar at that position in inches."""
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         left, top = left + self.left, top + self.above
@@ -401,7 +401,7 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
 
 
 def _stand_alone(numbers: np.ndarray) -> np.ndarray:
-    """Return True for numbers without neighbours, which a line would not show."""
+    """Return True for numbers that have no neighbours, which a line would not show."""
     known: np.ndarray = np.pad(np.isfinite(numbers), 1)
     alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
     return alone

@@ -496,7 +496,7 @@ def step_sections(report: Report, labels: TableLabels, only: int | None = None) 
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> Iterator[Section]:
-    """Return one line with all shapes, or a table if strides matter."""
+    """Return a single line with all shapes, or a table if strides matter."""
     if any(shape.strides is not None for shape in shapes):
         texts = {
             "axes": [plain_text(" × ".join(shape.axes)) for shape in shapes],

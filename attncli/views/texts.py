@@ -494,13 +494,13 @@ def text_name(report: Report) -> str:
 
 
 def _read(report: Report) -> Iterator[tuple[str, ReadingKind]]:
-    """Return the reading, other than text, that a report was made from, even if it is switched off."""
+    """Return the kind of input other than text that a report was made from, even if it is switched off."""
     for card in (*FEATURES.values(), *installed_features().values()):
         yield from ((what, kind) for what, kind in card.readings.items() if report.spec.get(kind.setting))
 
 
 def files_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Return the reading, other than text, that a report was made from, and the name of its file."""
+    """Return the kind of input other than text that a report was made from, and the name of its file."""
     return ((what, str(report.spec[kind.setting])) for what, kind in _read(report))
 
 

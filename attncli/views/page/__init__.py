@@ -200,7 +200,7 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:
-    """Return True for a grid of so few heads that the table shows them all."""
+    """Return True for a grid with so few heads that the table shows them all."""
     screen = _first_screen(report)
     grids = [] if screen is None else [part for part in screen.parts if isinstance(part, HeadGrids)]
     return tensor.axes == PLACES and any(not part.shows(report) for part in grids)
