@@ -240,7 +240,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def shares(value: Any) -> list[float]:
-    """Return distinct shares of a cache, from one or more values. Raises ValueError for any others or none."""
+    """Return distinct shares of a cache, given as one or more. Raises ValueError for others or for none."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:

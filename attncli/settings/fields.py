@@ -179,7 +179,7 @@ class SettingCondition(NamedTuple):
 
 
 def alternatives(text: str) -> list[SettingCondition]:
-    """Parse `a|b=c`, alternative conditions of which one suffices."""
+    """Parse alternative conditions, written as `a|b=c`, of which one suffices."""
     return [SettingCondition.of(each) for each in text.split("|") if each]
 
 

@@ -52,7 +52,7 @@ else:
 
 
 def _in_words(name: object) -> object:
-    """Return `previous token` for `previous_token` or `previous-token`, which need no quotes in a shell."""
+    """Return a name in words: `previous token` for `previous_token` or `previous-token`."""
     return name.replace("_", " ").replace("-", " ") if isinstance(name, str) else name
 
 

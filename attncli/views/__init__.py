@@ -116,7 +116,7 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 @contextmanager
 def _any_backend() -> Iterator[None]:
-    """Ignore MPLBACKEND while importing matplotlib: writing files needs no window backend."""
+    """Ignore MPLBACKEND while matplotlib is imported, because writing files needs no window backend."""
     backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     try:
         yield

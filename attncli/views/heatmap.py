@@ -113,7 +113,7 @@ def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
-    """Return the position of every tenth cell, beginning above that cell, if it fits."""
+    """Return a line with the position of every tenth cell, beginning above that cell, as far as it fits."""
     columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):

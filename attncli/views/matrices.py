@@ -110,7 +110,7 @@ def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def head_name(place: Mapping[str, Any]) -> str:
-    """Return the name of a model's head as written everywhere, like `5:3`."""
+    """Return the name that a model's head has everywhere, like `5:3`."""
     return f"{place['layer']}:{place['head']}"
 
 

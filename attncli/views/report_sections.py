@@ -153,7 +153,7 @@ def titled(report: Report) -> str:
 
 
 def model_name(report: Report) -> str:
-    """Return the folder or id of the model, or the default model."""
+    """Return the model's folder or id, which may be that of the default model."""
     model = model_setting(report)
     return Path(model).name or model
 
@@ -480,7 +480,7 @@ GAP_MARK = "⋮"
 
 
 def step_sections(report: Report, labels: TableLabels, only: int | None = None) -> Iterator[Section]:
-    """Return each step under its number, or only the step with the requested number."""
+    """Return each step under its number, or only the step that was requested."""
     for number, step in enumerate(report.steps, start=1):
         if only not in (None, number):
             continue

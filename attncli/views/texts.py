@@ -267,7 +267,7 @@ class LabelledAxis:
         return token_texts(self.tokens, self.count, most)
 
     def shortened_places(self, most: int | None) -> set[int]:
-        """Return the places whose token is longer than that."""
+        """Return the places whose token is longer than the given number of cells."""
         texts = map(plain_text, self.tokens)
         return {place for place, text in enumerate(texts) if shortened(text, most) != text}
 
