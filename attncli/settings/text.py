@@ -387,7 +387,7 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """Return the tokens of a Spec's texts, or the texts for a model. Raises UserError for unreadable files."""
+    """Return the tokens of a Spec's texts, or a model's texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None, None][:2]
