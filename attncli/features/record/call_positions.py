@@ -1,4 +1,4 @@
-"""The positions of a call that are not padding; cross-attention uses those of earlier self-attention."""
+"""The non-padding positions of a call; cross-attention uses the positions of earlier self-attention."""
 
 import torch
 from jaxtyping import Bool
@@ -10,7 +10,7 @@ from attncli.features.record.padding import RealPositions, first_query_place, re
 
 
 class CallPositions:
-    """Remembers the real queries of self-attention for the cross-attention of the same layer."""
+    """Remembers which queries of self-attention are real, for the cross-attention of the same layer."""
 
     def __init__(self) -> None:
         self._queries_there: dict[str, tuple[int, Bool[Tensor, "text query"]]] = {}
@@ -36,7 +36,7 @@ class CallPositions:
             and _are_near(module, call.module)
         ]
         positions = real_positions(layer, first_query=None)
-        # If there are several candidates, the queries are not the text that is attended to.
+        # If there are several candidates, the queries do not come from the text that is attended to.
         alike = [queries for queries in alike if not torch.equal(queries, positions.keys)] or alike
         if not alike:
             return positions
@@ -46,7 +46,7 @@ class CallPositions:
 
 
 def _are_near(module: str, cross_module: str) -> bool:
-    """True if two modules belong to one layer: their paths differ at most in the last two names."""
+    """Return True if two modules belong to one layer: their paths differ at most in the last two names."""
     names, cross_names = module.split("."), cross_module.split(".")
     shared = max(len(cross_names) - 2, min(len(cross_names) - 1, 1))
     return names[:shared] == cross_names[:shared]

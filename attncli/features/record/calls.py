@@ -1,4 +1,4 @@
-"""Recorded calls for other features: their settings, the calls in a store, and the heads of one call."""
+"""Recorded calls for other features: their settings, the calls in a store, and the heads in one call."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,12 @@ def _is_recorded(settings: Mapping[str, Any]) -> bool:
 
 
 def has_recorded_calls(reader: Reader) -> bool:
-    """True if a run of the store is a recorded call."""
+    """Return True if any run in the store is a recorded call."""
     return any(map(_is_recorded, reader.settings_in_use().values()))
 
 
 def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
-    """Yield the recorded calls of a store in order, each as a step with the number of its run."""
+    """Yield the recorded calls in a store in order, each as a step numbered by its run."""
     for runs in reader.done():
         for run, settings, values in zip(runs.run, runs.settings, runs.values, strict=True):
             if _is_recorded(reader.settings[settings]):
@@ -29,7 +29,7 @@ def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
 
 
 def heads_of_call(call: Callable[[], object], tokens: Sequence[str] | None) -> "RecordedHeads | None":
-    """The heads detected while `call` runs, or None if it has no attention."""
+    """Return the heads detected while `call` runs, or None if it uses no attention."""
     from attncli.features.record.listening.listener import Listener
     from attncli.features.record.listening.torch_calls import reading
     from attncli.features.record.recorder import Recorder

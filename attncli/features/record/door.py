@@ -1,4 +1,4 @@
-"""Functions that record the attention of any PyTorch program: `record` and, for one call, `layers_of`."""
+"""Functions that record the attention in any PyTorch program: `record` and, for one call, `layers_of`."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -66,11 +66,11 @@ NumbersOfHeads = Annotated[Mapping[str, int], by(_head_numbers)]
 
 @dataclass(frozen=True)
 class RecordedLayer:
-    """A copy of one attention of a program, which the functions of attn accept.
+    """A copy of one attention computation in a program; attn's functions accept it.
 
-    `module` is the path of its module, `call` the number of its call, `kind` self or cross, and `function`
-    the function that computed it. `attention` is an AttentionLayer, or GivenWeights if query and key are not
-    known; then `query`, `key`, `value` and `scale` are None.
+    `module` is the path of its module, `call` is the number of its call, `kind` is self or cross, and
+    `function` is the function that computed the attention. `attention` is an AttentionLayer, or GivenWeights
+    if query and key are not known; then `query`, `key`, `value` and `scale` are None.
     """
 
     module: str
@@ -100,7 +100,7 @@ class RecordedLayer:
 
     @property
     def scale(self) -> float | None:
-        """The factor on query · key."""
+        """The factor by which query · key is multiplied."""
         return self.attention.scale if isinstance(self.attention, AttentionLayer) else None
 
     @property
@@ -111,7 +111,7 @@ class RecordedLayer:
         return self.attention.seen
 
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """p = softmax(scores) over the keys that each query sees; 0 for hidden keys."""
+        """p = softmax(scores) over the keys that each query sees; hidden keys have weight 0."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights
@@ -119,7 +119,7 @@ class RecordedLayer:
 
 def _copied(call: HeardCall) -> RecordedLayer:
     attention = call.attention
-    with torch.inference_mode(mode=False):  # copies made in inference mode cannot be used outside
+    with torch.inference_mode(mode=False):  # copies made in inference mode cannot be used outside of it
         if isinstance(attention, AttentionLayer):
             parts = {name: getattr(attention, name).clone() for name in ("query", "key", "value")}
             attention = with_copied_mask(replace(attention, **parts))
@@ -138,7 +138,7 @@ def _num_bytes(call: HeardCall | RecordedLayer) -> int:
 
 
 class Recording:
-    """A recording made by `with record() as seen:`, which can be read before and after the block ends."""
+    """A recording made by `with record() as seen:`. It can be read before and after the block ends."""
 
     def __init__(
         self, recorder: Recorder, listen: Mapping[str, Any], most_copied: float = MOST_COPIED
@@ -173,7 +173,7 @@ class Recording:
 
     @property
     def layers(self) -> list[RecordedLayer]:
-        """Query, key, value, mask and scale of each recorded attention, in the order of the calls.
+        """The query, key, value, mask and scale of each recorded attention, in the order of the calls.
 
         Raises UserError if copies of all layers would exceed 128 MB.
         """
@@ -187,21 +187,21 @@ class Recording:
 
     @property
     def heads(self) -> Records[SurveyedHead]:
-        """The statistics of the heads: one row per head, with the path of its module."""
+        """The head statistics: one row per head, with the path of its module."""
         return self.survey().heads
 
     @property
     def modules(self) -> Records[RecordedModule]:
-        """The modules with attention: one row per module, with its number of calls."""
+        """The modules that use attention: one row per module, with its number of calls."""
         return self.survey().modules
 
     @property
     def notes(self) -> list[str]:
-        """Notes about everything that was changed, missed or left out."""
+        """Notes on everything that was changed, missed or left out."""
         return [*self.survey().notes] if self._recorder.has_heard else self._listener.notes()
 
     def survey(self) -> RecordedHeads:
-        """The survey of the heads and the modules. Raises UserError if no attention was detected."""
+        """Return the survey of the heads and the modules. Raises UserError if no attention was detected."""
         if not self._recorder.has_heard:
             missed = " ".join(self.notes)
             raise UserError(
@@ -214,7 +214,10 @@ class Recording:
             return self._recorder.result(listener.counts, listener.notes(), listener.training_steps)
 
     def report(self) -> "NotebookReport":
-        """The report of `attn record`, which displays itself in a notebook; `to_html()` returns its page."""
+        """Return the report of `attn record`.
+
+        It displays itself in a notebook; `to_html()` returns its page.
+        """
         from attncli.features.record.reports import recording_report
         from attncli.notebook.run import NotebookReport
 
@@ -247,18 +250,19 @@ def record(
 
     - `tokens`: names of the tokens of self-attention. `grid`: (rows, columns) of patches.
     - `calls`: the number of first calls of each module to record, or "all", or "last".
-    - `modules`: record only modules whose path matches the pattern, such as `*.self_attn`.
-    - `heads`: numbers of heads by such patterns, for programs that join texts and heads in one axis.
-    - `whole_tokens`: store weights for texts of up to this number of tokens.
+    - `modules`: record only modules whose paths match the pattern, such as `*.self_attn`.
+    - `heads`: the number of heads for each such pattern, for programs that merge texts and heads into one
+      axis.
+    - `whole_tokens`: store the weights of texts with at most this many tokens.
 
-    The results of the program do not change by a bit, except that compiled code runs uncompiled.
+    The program's results stay bit-for-bit identical, but compiled code runs uncompiled.
     """
     recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})
 
 
 def layers_of(program: nn.Module | Any, *inputs: Any, **named: Any) -> list[RecordedLayer]:
-    """Query, key, value, mask and scale of each attention in one call: `layers_of(model, x)`.
+    """Return the query, key, value, mask and scale of each attention in one call: `layers_of(model, x)`.
 
     All tensors are copies. Raises UserError if no attention was detected.
     """

@@ -15,9 +15,9 @@ MOST_LOOKED_AT = 2**22
 
 
 def without_unused_keys(layer: AttentionLayer) -> AttentionLayer:
-    """The layer without trailing keys that no query sees, such as the unfilled part of a static cache.
+    """Return the layer without trailing keys that no query sees, such as the unfilled part of a static cache.
 
-    A layer with as many queries as keys is unchanged.
+    A layer with as many queries as keys is returned unchanged.
     """
     seen, (_, _, num_queries, num_keys) = layer.visibility, layer.shape
     hides_some = seen.rule is not None or seen.key_mask is not None or seen.offset is not None
@@ -41,7 +41,7 @@ def without_unused_keys(layer: AttentionLayer) -> AttentionLayer:
 
 
 def bytes_to_copy(layer: AttentionLayer, num_keys: int) -> int:
-    """The bytes of a copy of the queries, `num_keys` keys, the bias and the mask."""
+    """Return the number of bytes in a copy of the queries, `num_keys` keys, the bias and the mask."""
     num_texts, _, num_queries, count = layer.shape
     bias = layer.rules.bias
     bias_bytes = 0 if bias is None else bias.shape[0] * bias.shape[1] * num_queries * count * bias.itemsize
@@ -50,12 +50,12 @@ def bytes_to_copy(layer: AttentionLayer, num_keys: int) -> int:
 
 
 def may_grow(layer: AttentionLayer) -> bool:
-    """True if the visibility can be stored without keeping a mask of the program."""
+    """Return True if the visibility can be stored without keeping one of the program's masks."""
     return layer.visibility.rule is None or layer.shape[2] * layer.shape[3] <= MOST_LOOKED_AT
 
 
 class GrowingText:
-    """The text that a module has read so far, in a first call and in calls that add keys to the earlier ones.
+    """The text that a module has read so far: in a first call, and in later calls that add keys.
 
     Queries and new keys are copied; values are not.
     """
@@ -63,7 +63,7 @@ class GrowingText:
     def __init__(self, layer: AttentionLayer) -> None:
         self.queries, self.keys = [layer.query.clone()], [layer.key.clone()]
         self.biases = [self._bias(layer)]
-        # Holds no reference to the program's tensors, so that it can free them.
+        # Hold no reference to the program's tensors, so that the program can free them.
         self.first = replace(
             layer,
             query=self.queries[0],
@@ -78,7 +78,7 @@ class GrowingText:
         self.is_causal = self._is_causal(layer)
 
     def continues(self, layer: AttentionLayer) -> bool:
-        """True if a call has all earlier keys, identical to the bit, and one new key per query."""
+        """Return True if a call repeats all earlier keys bit for bit and adds one new key per query."""
         first, (num_texts, num_heads, num_queries, num_keys) = self.first, layer.shape
         if (
             first.shape[:2] != (num_texts, num_heads)
@@ -106,7 +106,7 @@ class GrowingText:
         self.num_tokens = num_keys
 
     def skip(self, layer: AttentionLayer) -> None:
-        """Leave out a call that continues the text, and all later ones."""
+        """Leave out a call that continues the text, and all later calls that do."""
         self.num_skipped += layer.shape[2]
 
     @staticmethod
@@ -121,10 +121,10 @@ class GrowingText:
         return is_plain and (seen.causal or seen.num_queries == 1)
 
     def joined(self) -> AttentionLayer:
-        """The attention of the whole text, without values."""
+        """Return the attention over the whole text, without values."""
         query, key = torch.cat(self.queries, dim=2), torch.cat(self.keys, dim=2)
         count, lacking = self.num_tokens, self.num_tokens - query.shape[2]
-        if lacking:  # the first call had keys before its queries; the queries of those keys are unknown
+        if lacking:  # The first call already had earlier keys, whose queries are unknown.
             query = torch.cat([query.new_zeros(*query.shape[:2], lacking, query.shape[3]), query], dim=2)
         is_causal = self.is_causal and not lacking
         visibility = Visibility(count, count, causal=True) if is_causal else self._visibility(lacking)
@@ -133,7 +133,7 @@ class GrowingText:
         return AttentionLayer(query, key, value, visibility, self.first.scale, rules)
 
     def _visibility(self, lacking: int) -> Visibility:
-        """The keys that each query saw in its call."""
+        """Return the keys that each query saw in its call."""
         first, count = self.first.visibility, self.num_tokens
         begin = lacking + first.num_queries
         num_texts = max((len(rows) for rows in self.rows), default=1)

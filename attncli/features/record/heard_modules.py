@@ -1,4 +1,4 @@
-"""A module of a program with attention: its last call, and the totals of earlier calls."""
+"""A module with attention in a program: its last call, and the totals of its earlier calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from attncli.records.surveys import Stack
 
 @dataclass
 class HeardModule:
-    """A module with attention: its last measured call, and the totals of the calls before it."""
+    """A module with attention: its last measured call, and the totals of the earlier ones."""
 
     place: LayerPlace
     function: str
@@ -52,7 +52,7 @@ class HeardModule:
 
     @property
     def num_texts(self) -> int:
-        """The number of measured texts."""
+        """The number of texts measured."""
         assert self.last is not None
         return self.earlier.num_texts + len(self.last.stacks)
 
@@ -74,7 +74,7 @@ def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Se
 
 
 def module_row(module: HeardModule, layer: LayerOrWeights, positions: RealPositions) -> RecordedModule:
-    """The sizes and the mask of a call, as a row of the table of modules."""
+    """Return the sizes and the mask of a call, as a row of the module table."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     head_dim, scale, visibility = None, None, None
     if isinstance(layer, AttentionLayer):
@@ -104,7 +104,7 @@ def module_row(module: HeardModule, layer: LayerOrWeights, positions: RealPositi
 
 
 def mask_name(visibility: Visibility) -> str:
-    """The name of a mask: none, causal, window, padding, several of these, or other."""
+    """Return the name of a mask: none, causal, window, padding, a combination of these, or other."""
     if visibility.rule is not None:
         return "other"
     names = {

@@ -1,4 +1,4 @@
-"""The statistics of one call of a program's attention, text by text, without padding."""
+"""The statistics of one call of a program's attention, computed text by text and without padding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class NeighbourPatterns(Patterns):
 
     @cached_property
     def rows(self) -> Bool[Tensor, "text pattern query"]:
-        """The rows in which a pattern is not empty, because its key exists."""
+        """The rows in which a pattern is not empty, that is, in which its key exists."""
         num_texts, count = self.ids.shape
         queries = torch.arange(count, device=self.ids.device)
         first = torch.full_like(queries, self.first_key)
@@ -64,7 +64,7 @@ class NeighbourPatterns(Patterns):
         queries: "slice[int, int, None]",
         keys: "slice[int, int, None]",
     ) -> Float[Tensor, "text head pattern"]:
-        """The sums of diagonals and of the first columns."""
+        """Return the sums of the diagonals and of the first columns."""
         sums: list[Tensor] = []
         for name in self.names:
             if name == FIRST_FOUR:
@@ -79,7 +79,7 @@ class NeighbourPatterns(Patterns):
 
 
 class CountedRows(NamedTuple):
-    """Counts of rows (all, padding, padding with NaN), and of texts with NaN in the weights of a head.
+    """Row counts (all, padding, padding with NaN), and the number of texts with NaN in the weights of a head.
 
     `is_unclear`: the other rows may include padding.
     """
@@ -91,7 +91,7 @@ class CountedRows(NamedTuple):
     is_unclear: bool = False
 
     def plus(self, other: "CountedRows") -> "CountedRows":
-        """The sum of both counts."""
+        """Return the sum of both counts."""
         return CountedRows(
             self.num_rows + other.num_rows,
             self.padding + other.padding,
@@ -103,22 +103,22 @@ class CountedRows(NamedTuple):
 
 @dataclass
 class RowNotes:
-    """Notes about rows of modules, by path.
+    """Notes about the rows of modules, by path.
 
-    `by_numbers` are modules with fully masked rows in which the program computes attention nevertheless.
+    `by_numbers` lists modules whose fully masked rows still have attention in the program.
     """
 
     rows: dict[str, CountedRows] = field(default_factory=dict)
     by_numbers: dict[str, None] = field(default_factory=dict)
 
     def add(self, other: "RowNotes") -> None:
-        """Add the notes of another run of the program."""
+        """Add the notes from another run of the program."""
         for path, rows in other.rows.items():
             self.rows[path] = self.rows.get(path, CountedRows()).plus(rows)
         self.by_numbers |= other.by_numbers
 
     def lines(self) -> Iterator[str]:
-        """Yield a line per count of rows of padding, then lines about unusual modules."""
+        """Yield a line for each count of padding rows, then lines about unusual modules."""
         by_count: dict[CountedRows, list[str]] = {}
         for path, rows in self.rows.items():
             if rows.padding:
@@ -139,7 +139,7 @@ class RowNotes:
 
 
 class MeasuredCall(NamedTuple):
-    """The statistics of one call with and without the first key, and the rows behind both."""
+    """The statistics of one call, with and without the first key, and the rows they are computed from."""
 
     numbers: HeadNumbers
     rest: HeadNumbers
@@ -149,13 +149,13 @@ class MeasuredCall(NamedTuple):
 
     @property
     def has_rows_without_keys(self) -> bool:
-        """True if rows other than padding see no key."""
+        """True if any row other than padding sees no key."""
         num_left = self.rows.num_rows - self.rows.padding
         return sum(stack.num_rows["sink_mass"] for stack in self.stacks) < num_left
 
 
 class MeasuredPart(NamedTuple):
-    """The statistics of some texts of a call, with the maps of the first of them."""
+    """The statistics of some texts in a call, with the maps of the first of these texts."""
 
     numbers: HeadNumbers
     rest: HeadNumbers
@@ -167,8 +167,8 @@ class MeasuredPart(NamedTuple):
 class CallMeasurer:
     """Measures calls.
 
-    `tokens` names the tokens of self-attention of the same length, `grid` is the (rows, columns) of patches;
-    weights are stored for up to `whole_tokens` tokens.
+    `tokens` names the tokens of self-attention over a text of that length, and `grid` is the (rows, columns)
+    of patches. Weights are stored for texts of at most `whole_tokens` tokens.
     """
 
     def __init__(self, tokens: Sequence[str] | None, grid: tuple[int, int] | None, whole_tokens: int) -> None:
@@ -178,7 +178,7 @@ class CallMeasurer:
     def measured(
         self, source: LayerOrWeights, positions: RealPositions, place: LayerPlace
     ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]], list[int] | None]:
-        """The statistics of the heads, the maps of the first text, and its positions if it has padding."""
+        """Return the head statistics, the maps of the first text, and its positions if it has padding."""
         together = texts_together(source, positions, by_place=self.grid is not None)
         parts = [self._measured_part(each, max(source.shape[2:]), place) for each in together]
         order = torch.tensor([text for each in together for text in each.texts]).argsort()
@@ -204,7 +204,7 @@ class CallMeasurer:
         return MeasuredCall(numbers, rest, stacks, rest_stacks, rows), parts[number].maps, places
 
     def _measured_part(self, part: TextsTogether, num_tokens: int, place: LayerPlace) -> MeasuredPart:
-        """The statistics of texts with equal numbers of positions, from a batch of `num_tokens` tokens."""
+        """Return the statistics of texts with equally many positions, in a batch of `num_tokens` tokens."""
         source, wanted = part.source, self._wanted(part, num_tokens, place.kind)
         is_whole = max(source.shape[2:]) <= self.whole_tokens
         pooled = None if is_whole else MAP_SIZE
@@ -227,7 +227,7 @@ class CallMeasurer:
         )
 
     def _wanted(self, part: TextsTogether, num_tokens: int, kind: str) -> Wanted:
-        """The values to compute for a call, cached by its shape."""
+        """Return the values to compute for a call, cached by its shape."""
         num_texts, _, num_queries, num_keys = part.source.shape
         device = part.source.like.device
         is_named = self.grid is not None or self.has_names(num_tokens)
@@ -250,7 +250,7 @@ class CallMeasurer:
         num_tokens: int,
         keys: Int[Tensor, "text key"] | None,
     ) -> Wanted:
-        """The values to compute; `keys` are the real ones of `num_tokens` tokens, None for all."""
+        """Return the values to compute; `keys` are the real keys of `num_tokens` tokens, or None for all."""
         special = torch.zeros(num_texts, num_tokens, dtype=torch.bool, device=device)
         places, is_square = None, kind == "self" and num_queries == num_keys
         if self.grid is not None and is_square and num_tokens >= self.grid[0] * self.grid[1]:
@@ -276,7 +276,7 @@ class CallMeasurer:
         return self.tokens is not None and len(self.tokens) == count
 
     def _ids(self, count: int) -> Tensor:
-        """Equal numbers for tokens of equal names; without names all tokens differ."""
+        """Return equal numbers for tokens with equal names; without names, all tokens differ."""
         if self.tokens is None or not self.has_names(count):
             return torch.arange(count)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self.tokens))}
@@ -284,28 +284,28 @@ class CallMeasurer:
 
 
 def _with_empty(stack: Stack, kind: str) -> Stack:
-    """The stack with 0 rows for the patterns that were not computed because they are empty."""
+    """Return the stack with 0 rows for the patterns that were skipped because they are empty."""
     if kind == "cross" or "neighbour" in stack.num_rows:
         return stack
     return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
 
 
 def grid_places(grid: tuple[int, int], count: int) -> Float[Tensor, "token 2"]:
-    """Row and column of each of `count` tokens, NaN for tokens before the patches."""
+    """Return the row and column of each of `count` tokens, with NaN for tokens before the patches."""
     rows, columns = torch.meshgrid(*(torch.arange(float(size)) for size in grid), indexing="ij")
     patches = torch.stack([rows.flatten(), columns.flatten()], dim=-1)
     return torch.cat([torch.full((count - len(patches), 2), torch.nan), patches])
 
 
 def computed_weights(weights: Tensor, layer: LayerOrWeights) -> GivenWeights:
-    """The weights as computed by the program, in float32 or float64."""
+    """Return the weights as the program computed them, in float32 or float64."""
     weights = weights[..., : layer.shape[3]].to(torch.promote_types(weights.dtype, torch.float32))
     seen = layer.seen if isinstance(layer, GivenWeights) else layer.visibility.whole(weights.device)
     return GivenWeights(weights, seen)
 
 
 def first_text(source: LayerOrWeights) -> LayerOrWeights:
-    """The attention of the first text."""
+    """Return the attention of the first text."""
     this = slice(0, 1)
     if isinstance(source, GivenWeights):
         return GivenWeights(source.weights[this], source.seen[this])
@@ -333,7 +333,7 @@ def _on_host(numbers: HeadNumbers, *, is_empty: bool) -> HeadNumbers:
 
 
 def _text_stacks(layers: SurveyedLayers, place: LayerPlace, *, is_empty: bool) -> list[Stack]:
-    """The stack of each text."""
+    """Return the stack of each text."""
     (layer,) = layers.layers
     every = (stacks_of(layers, text)[place.stack] for text in range(len(layer.computed.seeing)))
     stacks = [_with_empty(stack, place.kind) for stack in every]
@@ -348,7 +348,7 @@ def _text_stacks(layers: SurveyedLayers, place: LayerPlace, *, is_empty: bool) -
 
 
 def _joined_texts(parts: Sequence[HeadNumbers], order: Int[Tensor, " text"]) -> HeadNumbers:
-    """The numbers of all texts, in their order in the batch."""
+    """Return the numbers of all texts, in their order in the batch."""
     values, keys, undefined = (
         torch.cat(each)[order] for each in zip(*(part[1:] for part in parts), strict=True)
     )

@@ -1,4 +1,4 @@
-"""Padding of a batch: positions that a mask hides from every query of a text are not part of the text."""
+"""Padding in a batch: positions that a mask hides from every query of a text are not part of that text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ FAR = 80.0
 
 
 class RealPositions(NamedTuple):
-    """The queries and keys of each text that are not padding.
+    """The queries and keys in each text that are not padding.
 
     `is_unclear`: texts are padded, but it is unknown which queries are padding.
     """
@@ -33,10 +33,10 @@ class RealPositions(NamedTuple):
 
 
 class TextsTogether(NamedTuple):
-    """Texts of a batch with equal numbers of positions, without padding.
+    """Texts in a batch that have equal numbers of positions, without padding.
 
     `queries` and `keys` are the real positions of each of the `texts`. `is_empty`: all positions are padding,
-    and the source still has them.
+    so the source keeps them.
     """
 
     texts: list[int]
@@ -47,7 +47,7 @@ class TextsTogether(NamedTuple):
 
 
 def first_query_place(source: LayerOrWeights) -> int | None:
-    """The position of the first query of self-attention among the keys, or None if it is unknown."""
+    """Return the position of the first query of self-attention among the keys, or None if it is unknown."""
     _, _, num_queries, num_keys = source.shape
     if num_queries == num_keys:
         return 0
@@ -58,13 +58,13 @@ def first_query_place(source: LayerOrWeights) -> int | None:
 
 
 def real_positions(source: LayerOrWeights, *, first_query: int | None) -> RealPositions:
-    """The positions that are not padding: keys that some query sees, and the queries at these keys.
+    """Return the positions that are not padding: keys that some query sees, and the queries at these keys.
 
-    `first_query` is the position of the first query among the keys, or None if the keys are another text;
-    then all queries are real. Programs may let padding see itself, so that its rows are not empty. These
-    tokens count as padding, too: tokens at either end that see no other token; tokens hidden from all other
-    tokens if nothing else is hidden; and two or more tokens at an end that are hidden from each other and
-    from all other tokens.
+    `first_query` is the position of the first query among the keys, or None if the keys come from another
+    text, in which case all queries are real. Programs may let padding see itself, so that its rows are not
+    empty. These tokens therefore also count as padding: tokens at either end that see no other token; tokens
+    hidden from all other tokens if nothing else is hidden; and two or more tokens at an end that are hidden
+    from each other and from all other tokens.
     """
     num_texts, _, num_queries, num_keys = source.shape
     device = source.like.device
@@ -80,7 +80,7 @@ def real_positions(source: LayerOrWeights, *, first_query: int | None) -> RealPo
 
 
 def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """The keys that some query sees, and True if the last key of a text may be padding."""
+    """Return the keys that some query sees, and True if the last key of a text may be padding."""
     _, _, num_queries, num_keys = source.shape
     places = torch.arange(num_keys, device=source.like.device)
     if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
@@ -108,7 +108,7 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Te
     is_hidden = (received == 0) | ((received == 1) & (own == 1))
     num_left = (~is_hidden).sum(dim=1, keepdim=True)
     hides_nothing_else = (is_hidden | (received == num_keys)).all(dim=1, keepdim=True)
-    # In a causal text of two tokens the last one is hidden from the first.
+    # In a causal text of two tokens, the last token is hidden from the first.
     are_many = (num_left > 1) | ((num_left == 1) & (num_keys > 2))
     lonely = is_hidden & (seen_by == 1)
     there = _without_lonely(received > 0, lonely, own > 0)
@@ -125,7 +125,7 @@ def _last_apart(
     num_seen: Int[Tensor, "#text key"],
     first: Int[Tensor, "#text key"],
 ) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """Padding at the end that sees the text and itself, and True if another text may end in one such token.
+    """Return the padding at the end that sees the text and itself, and True if another text may end in one.
 
     Padding is two or more tokens that see all earlier ones from `first` on, `num_seen` of them, but not each
     other: in a causal text only the last token is hidden from all other tokens.
@@ -143,14 +143,14 @@ def _last_apart(
 
 
 def _at(places: Queries, numbers: Shaped[Tensor, "#text query"], count: int) -> Int[Tensor, "#text key"]:
-    """The numbers at their positions, and 0 elsewhere."""
+    """Return the numbers at their positions, and 0 elsewhere."""
     whole = torch.zeros(len(numbers), count, dtype=torch.int64, device=places.device)
     whole[:, places] = numbers.to(torch.int64)
     return whole
 
 
 def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor, "#text query key"]]]:
-    """Yield blocks of queries with the keys that they see; keys with a bias below FAR are not seen."""
+    """Yield blocks of queries with the keys they see; a key whose bias is below FAR is not seen."""
     num_texts, num_heads, num_queries, num_keys = source.shape
     bias = source.rules.bias if isinstance(source, AttentionLayer) else None
     lead = num_texts if bias is None else num_texts * num_heads
@@ -171,7 +171,7 @@ def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor,
 def _without_lonely(
     there: Bool[Tensor, "#text key"], lonely: Bool[Tensor, "#text key"], own: Bool[Tensor, "#text key"]
 ) -> Bool[Tensor, "#text key"]:
-    """The positions without tokens at the ends that see only themselves.
+    """Return the positions without the tokens at either end that see only themselves.
 
     If no token sees itself, the last token of a causal text is hidden from every query, but is not padding.
     """
@@ -188,7 +188,7 @@ def _without_lonely(
 
 
 def num_nan_rows(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> int:
-    """The number of these rows with a weight, or a query vector, that is not finite."""
+    """Return how many of these rows have a weight, or a query vector, that is not finite."""
     if not rows.any():
         return 0
     numbers = source.weights if isinstance(source, GivenWeights) else source.query
@@ -196,7 +196,7 @@ def num_nan_rows(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> in
 
 
 def has_nan_padding(source: LayerOrWeights, positions: RealPositions) -> Bool[Tensor, "text 1"]:
-    """Mask of the texts with padding keys that are not finite: a mask that is added does not hide NaN."""
+    """Return a mask of the texts with padding keys that are not finite: an added mask does not hide NaN."""
     if isinstance(source, GivenWeights) or bool(positions.keys.all()):
         return torch.zeros(source.shape[0], 1, dtype=torch.bool)
     is_none = (~source.key.isfinite()).any(dim=-1).any(dim=1) & ~positions.keys
@@ -204,7 +204,7 @@ def has_nan_padding(source: LayerOrWeights, positions: RealPositions) -> Bool[Te
 
 
 def unpadded_mask(source: LayerOrWeights, positions: RealPositions) -> Visibility | None:
-    """The mask of the longest text without its padding, or None if it has no padding or no name."""
+    """Return the longest text's mask without padding, or None if it has no padding or no name."""
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
     text = int(positions.keys.sum(dim=1).argmax())
@@ -219,9 +219,10 @@ def unpadded_mask(source: LayerOrWeights, positions: RealPositions) -> Visibilit
 def texts_together(
     source: LayerOrWeights, positions: RealPositions, *, by_place: bool = False
 ) -> list[TextsTogether]:
-    """The texts of a batch without padding, grouped by their numbers of positions.
+    """Return the texts of a batch without padding, grouped by their numbers of positions.
 
-    With `by_place` they are grouped by the positions themselves. Without padding the source is unchanged.
+    With `by_place` they are grouped by the positions themselves. If there is no padding, the source is
+    unchanged.
     """
     num_texts, _, num_queries, num_keys = source.shape
     if positions.queries.all() and positions.keys.all():
@@ -255,7 +256,7 @@ def _together(
 
 
 def _places(there: Bool[Tensor, "text token"], texts: Sequence[int]) -> Int[Tensor, "some place"]:
-    """The positions of the real tokens of these texts, which all have the same number."""
+    """Return the positions of the real tokens of these texts, which all have the same number of them."""
     return there[texts].nonzero()[:, 1].view(len(texts), -1)
 
 
@@ -265,7 +266,7 @@ def taken(
     queries: Int[Tensor, "text query"],
     keys: Int[Tensor, "text key"],
 ) -> LayerOrWeights:
-    """Select queries and keys per text; a layer loses its values."""
+    """Select queries and keys per text; the values of a layer are dropped."""
     if isinstance(source, GivenWeights):
         weights = _entries(source.weights, texts, queries, keys)
         return GivenWeights(weights, _entries(source.seen.unsqueeze(1), texts, queries, keys)[:, 0])

@@ -220,7 +220,10 @@ def record(
 def _recorded(
     program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
 ) -> int:
-    """Run the program, then write the report or store its runs. Returns its exit code, or ours if it is 0."""
+    """Run the program, then write the report or store its runs.
+
+    Returns the program's exit code or, if that is 0, attn's own.
+    """
     code = result = DONE
     try:
         if isinstance(to, Destination):
@@ -236,7 +239,7 @@ def _recorded(
                     result = _keep(folder, runs)
                 if is_new and not runs.num_stored:
                     remove(to)
-    except UserError as error:  # a failure of the program takes precedence
+    except UserError as error:  # a failure in the program takes precedence
         if code == DONE:
             raise
         for line in error.lines:
@@ -245,7 +248,10 @@ def _recorded(
 
 
 def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
-    """The store named by -o, if any. Raises UserError if other flags do not work with a store."""
+    """Return the store named by -o, if any.
+
+    Raises UserError if other flags cannot be combined with a store.
+    """
     output = flags[OUTPUT.name]
     if output is None or not is_store_name(output):
         return None
@@ -257,7 +263,7 @@ def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
 
 
 def _expectations(texts: Sequence[str]) -> Expectations:
-    """The conditions on the heads. Raises UserError for conditions on unknown statistics."""
+    """Return the conditions on the heads. Raises UserError for conditions on unknown statistics."""
     conditions = parse_conditions(texts, "--expect", numbers_only=True)
     head_conditions = [each for each in conditions if each.name != SINK_RATE]
     refuse_unmeasured(head_conditions, [*RECORDED_STATISTICS, SINK_RATE], "--expect")
@@ -269,7 +275,7 @@ def _was_started(folder: Path, code: int) -> bool:
 
 
 def _keep(folder: Path, runs: RunsIntoStore) -> int:
-    """Store the last runs, including the open runs of ended processes. Returns the exit code.
+    """Store the last runs, including those still open when their processes ended. Returns the exit code.
 
     Raises WriteError if some cannot be stored.
     """
@@ -302,13 +308,13 @@ def _keep(folder: Path, runs: RunsIntoStore) -> int:
 
 
 def _lines(folder: Path, pattern: str) -> list[str]:
-    """The distinct lines of the files that processes left."""
+    """Return the distinct lines in the files that the processes left."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob(pattern))]
     return [*dict.fromkeys(line for text in texts for line in text.splitlines())]
 
 
 def _note_failures(folder: Path) -> bool:
-    """Print a line for each process in which recording failed. Returns True if any did."""
+    """Print a line for each process whose recording failed. Returns True if any did."""
     failed = _lines(folder, "*.error")
     for line in failed:
         note(f"the recording failed: {line}")
@@ -316,15 +322,15 @@ def _note_failures(folder: Path) -> bool:
 
 
 def _refuse_unwritable(path: Path | None) -> None:
-    """Raise WriteError before the program runs if its report could not be written afterwards."""
+    """Raise WriteError before the program starts if its report could not be written afterwards."""
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
         raise WriteError(f"-o {path}: cannot be written: Permission denied")
 
 
 def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | None = None) -> int:
-    """Run the program with our `sitecustomize` first on its path. Returns its exit code as in a shell.
+    """Run the program with attn's `sitecustomize` first on its path.
 
-    `meanwhile` is called regularly until the program ends.
+    Returns its exit code as a shell would. `meanwhile` is called regularly until the program ends.
     """
     start = Path(__file__).parent / "child" / "start"
     environment = {
@@ -364,7 +370,7 @@ def _ended_within(running: "subprocess.Popen[bytes]", seconds: float | None) -> 
 
 @contextmanager
 def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]":
-    """Forward signals to a program inside this context; yields a function to call once it has started.
+    """Forward signals to a program within this context; yield a function to call once it has started.
 
     Signals that are ignored, as under nohup, stay ignored.
     """
@@ -396,7 +402,7 @@ def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]
 
 
 def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> int:
-    """Write the report of each process, to separate files if there are several, or print the reason for none.
+    """Write the report of each process, to separate files if there are several, or print why there is none.
 
     Returns the exit code.
     """
@@ -418,7 +424,7 @@ def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expecta
 
 
 def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
-    """Yield a line for each condition that does not hold, and for each module with NaN, which means skip."""
+    """Yield a line for each condition that fails, and for each module with NaN, which means skip."""
     if not expectations.conditions:
         return
     yield from expectations.broken(*values_of(report))
@@ -449,7 +455,7 @@ def _has_ended(file: Path) -> bool:
 
 
 def _name(file: Path, reports: Sequence[Path]) -> str | None:
-    """`rank1`, if every process has a different rank."""
+    """Return `rank1`, if every process has a different rank."""
     ranks = [each.suffixes[0][1:] for each in reports]
     is_ranked = all(ranks) and len({*ranks}) == len(ranks)
     return f"rank{file.suffixes[0][1:]}" if is_ranked else None

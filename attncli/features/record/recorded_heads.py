@@ -1,4 +1,4 @@
-"""A survey of the heads of a program, from its modules: on one text, or over the texts of each module."""
+"""A survey of a program's heads, from its modules: on one text, or over the texts of each module."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from attncli.records.surveys import Stack
 def recorded_heads(
     modules: Sequence[HeardModule], counts: Mapping[str, int], training_steps: int
 ) -> RecordedHeads:
-    """The statistics of each head on one text, or their means over the texts of each module.
+    """Return the statistics of each head on one text, or their means over the texts of each module.
 
-    `counts` are the calls of each module; `training_steps` is 0 for a program that does not train.
+    `counts` has the number of calls of each module; `training_steps` is 0 for a program that does not train.
     """
     if all(module.num_texts == 1 for module in modules):
         survey = _single_text(modules).survey()
@@ -38,7 +38,7 @@ def recorded_heads(
 
 
 def _table(modules: Sequence[HeardModule], counts: Mapping[str, int]) -> Records[RecordedModule]:
-    """One row per module."""
+    """Return the module table, with one row per module."""
     rows = [module.attention for module in modules if module.attention is not None]
     # A module may compute self-attention in one call and cross-attention in the next.
     measured: Counter[str] = Counter()
@@ -60,8 +60,10 @@ def _table(modules: Sequence[HeardModule], counts: Mapping[str, int]) -> Records
 
 
 def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
-    """One `Stack` per name with the fewest rows of any layer for each statistic that it has, and the largest
-    value for even weights.
+    """Return one `Stack` per name.
+
+    For each of its statistics it has the smallest number of rows in any layer, and the largest value that
+    even weights give.
     """
     fewest: dict[str, Stack] = {}
     for stack in stacks:
@@ -80,7 +82,7 @@ def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
 
 
 def _single_text(modules: Sequence[HeardModule]) -> SurveyedText:
-    """The heads on a single text."""
+    """Return the heads on a single text."""
     measured = [(module.place, module.last) for module in modules if module.last is not None]
     layers = [(place, call.numbers.values.shape[1]) for place, call in measured]
     numbers, rest = (
@@ -95,7 +97,7 @@ def _single_text(modules: Sequence[HeardModule]) -> SurveyedText:
 
 
 def _totals(modules: Sequence[HeardModule]) -> HeadTotals:
-    """The totals over the texts of every module."""
+    """Return the totals over the texts of every module."""
     module_totals = [module.totals() for module in modules]
     rests = [totals.rest for totals in module_totals if totals.rest is not None]
     joined, rest = (_joined(totals) for totals in (module_totals, rests))

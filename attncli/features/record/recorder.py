@@ -1,4 +1,4 @@
-"""Measures the heads of a running program: each attention is measured when it is detected, and not stored."""
+"""Measures a program's heads while it runs: each attention is measured when detected, and not stored."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +38,12 @@ ModulePlaces = dict[tuple[str, str], LayerPlace]
 
 
 class Recorder:
-    """Measures the attention of a program, call by call; `result` returns the survey of its heads.
+    """Measures a program's attention, call by call; `result` returns the survey of its heads.
 
-    `tokens` names the tokens of self-attention of the same length. `grid` is the (rows, columns) of patches,
-    which come after any other tokens. With `calls` "last" only the last call of each module counts; with 1 no
-    calls are joined. Weights are stored for up to `whole_tokens` tokens. `places` are the module places of
-    earlier recorders; new modules are added to it.
+    `tokens` names the tokens of self-attention over a text of that length. `grid` is the (rows, columns) of
+    patches, which come after any other tokens. With `calls` "last" only the last call of each module counts;
+    with 1, calls are never joined. Weights are stored for texts of at most `whole_tokens` tokens. `places`
+    are the module places of earlier recorders; new modules are added to them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recorder:
     ) -> None:
         self.tokens, self.grid, self.calls = tokens, grid, calls
         self._places: ModulePlaces = {} if places is None else places
-        # Blocks of neighbouring tokens are not blocks of a picture.
+        # Blocks of neighbouring tokens are not blocks of the picture.
         self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
         self.modules: dict[tuple[str, str], HeardModule] = {}
         self.num_copied = 0
@@ -88,7 +88,7 @@ class Recorder:
                 self._begin(call, module, layer)
 
     def continues(self, call: HeardCall) -> bool:
-        """True if a call continues the text of the previous call of its module."""
+        """Return True if a call continues the text of its module's previous call."""
         module, layer = self.modules.get((call.module, call.kind)), call.attention
         if module is None or module.growing is None or not isinstance(layer, AttentionLayer):
             return False
@@ -96,7 +96,7 @@ class Recorder:
             return module.growing.continues(without_unused_keys(layer))
 
     def _begin(self, call: HeardCall, module: HeardModule | None, layer: LayerOrWeights) -> None:
-        """Measure a call with one or more new texts."""
+        """Measure a call that contains one or more new texts."""
         if module is None:
             place = self._places.get((call.module, call.kind))
             if place is None:
@@ -151,7 +151,7 @@ class Recorder:
             self._not_joined[module.place.module or ""] += 1
 
     def _finish(self, module: HeardModule) -> None:
-        """Measure the text that a module has read in several steps."""
+        """Measure a text that a module has read in several steps."""
         if module.growing is not None and module.is_grown:
             joined = module.growing.joined()
             positions = real_positions(joined, first_query=0)
@@ -164,7 +164,7 @@ class Recorder:
     def result(
         self, counts: Mapping[str, int], notes: Sequence[str] = (), training_steps: int = 0
     ) -> RecordedHeads:
-        """The survey of all heads; `notes` are put before the notes of the recorder."""
+        """Return the survey of all heads, with `notes` before the recorder's own notes."""
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             modules = self._in_order()
             for module in modules:
@@ -203,21 +203,21 @@ class Recorder:
         return notes
 
     def row_notes(self) -> RowNotes:
-        """Notes about the rows of all modules."""
+        """Return the notes about the rows of all modules."""
         notes = RowNotes(by_numbers=self._by_numbers)
         for module in self._in_order():
             notes.add(RowNotes({module.place.module or "": module.rows}))
         return notes
 
     def names_on_maps(self) -> list[str]:
-        """The names of the tokens on the first maps of self-attention, without padding."""
+        """Return the names of the tokens on the first maps of self-attention, without padding."""
         module = next(module for module in self._in_order() if module.place.stack == "self")
         assert module.attention is not None
         names = self._token_names(module.attention.num_queries)
         return [names[place] for place in module.places] if names and module.places is not None else names
 
     def _token_names(self, count: int) -> list[str]:
-        """The names of `count` tokens: from `tokens`, else by their places on the grid, else empty."""
+        """Name `count` tokens: from `tokens`, else by their places on the grid, else not at all."""
         if self.tokens is not None and self.measurer.has_names(count):
             return [*self.tokens]
         if self.grid is None or count < self.grid[0] * self.grid[1]:
@@ -227,9 +227,9 @@ class Recorder:
         return [*before, *(f"r{row + 1}c{column + 1}" for row in range(rows) for column in range(columns))]
 
     def maps(self, stack: str) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
-        """The maps of a stack by name, of the first text, with NaN for missing heads.
+        """Return a stack's maps of the first text by name, with NaN for missing heads.
 
-        Layers whose maps differ in shape from the first layer's are NaN, too; see `unmapped`.
+        Layers whose maps differ in shape from the first layer's are NaN as well; see `unmapped`.
         """
         modules = [module for module in self._in_order() if module.place.stack == stack and module.maps]
         if not modules:
@@ -248,7 +248,7 @@ class Recorder:
         return stacked
 
     def unmapped(self, stack: str) -> list[str]:
-        """The modules of a stack whose maps differ in shape from the first module's."""
+        """Return the modules in a stack whose maps differ in shape from the first module's."""
         modules = [module for module in self._in_order() if module.place.stack == stack]
         return [
             module.place.module or ""
@@ -258,10 +258,10 @@ class Recorder:
 
 
 class RecordedRuns:
-    """Splits the calls of a program into runs per thread; each run has a recorder, passed to `end_run`.
+    """Splits a program's calls into runs per thread; each run's recorder is passed to `end_run`.
 
     A run is one call of an outermost module, or several calls that continue a text, as in a generation. A
-    module has the same number in all runs, from `places`.
+    module has the same number in all runs; the number comes from `places`.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class RecordedRuns:
         """The open run of each thread."""
 
     def take(self, call: HeardCall) -> None:
-        """Measure a call in the run that it belongs to."""
+        """Measure a call in the run to which it belongs."""
         thread = get_ident()
         with self._lock:
             run = self.opened.get(thread)
@@ -284,7 +284,7 @@ class RecordedRuns:
             run.recorder.take(call)
 
     def end(self) -> None:
-        """End the runs of all threads."""
+        """End the open runs of all threads."""
         with self._lock:
             while self.opened:
                 _, run = self.opened.popitem()
@@ -298,13 +298,13 @@ class RecordedRuns:
 
 @dataclass
 class OpenedRun:
-    """An open run, and the last call of an outermost module in it."""
+    """An open run, and its last call of an outermost module."""
 
     recorder: Recorder
     outermost: int
 
     def has(self, call: HeardCall) -> bool:
-        """True if a call belongs to this run, False if it begins the next one."""
+        """Return True if a call belongs to this run, or False if it begins the next one."""
         if call.outermost != self.outermost and self.recorder.continues(call):
             self.outermost = call.outermost
         return call.outermost == self.outermost

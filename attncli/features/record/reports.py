@@ -30,7 +30,7 @@ LARGEST_PNG = 640
 
 
 def recording_report(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:
-    """The report of a recording. Raises UserError if the picture cannot be read."""
+    """Return the report of a recording. Raises UserError if the picture cannot be read."""
     spec = RecordSpec.model_validate({}) if spec is None else spec
     stack = "self" if any(row.stack == "self" for row in survey.modules) else "cross"
     maps = recorder.maps(stack)
@@ -60,9 +60,9 @@ def recording_report(recorder: "Recorder", survey: RecordedHeads, spec: RecordSp
 
 
 def run_values(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
-    """The columns and numbers of a run for a store.
+    """Return the columns and numbers of a run for a store.
 
-    Heads of modules with weights that are not finite have no numbers.
+    Heads in modules whose weights are not all finite have no numbers.
     """
     undefined = {(row.stack, row.layer) for row in survey.modules if row.nan_texts}
     rows = zip(survey.heads.column("stack"), survey.heads.column("layer"), strict=True)
@@ -86,7 +86,7 @@ def _settings(spec: RecordSpec) -> dict[str, Any]:
 
 
 def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
-    """`python predict.py: 144 heads of 12 modules, on 17 tokens.`"""
+    """Return `python predict.py: 144 heads of 12 modules, on 17 tokens.`"""
     read = counted(survey.num_texts, "text")
     if survey.texts is None and survey.num_tokens is not None:
         read = counted(survey.num_tokens, "token")
@@ -95,7 +95,7 @@ def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
 
 
 def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: RecordSpec) -> list[str]:
-    """Notes about the measured calls and the maps."""
+    """Return notes about the measured calls and the maps."""
     notes = []
     if survey.intervals:
         notes = [INTERVALS_NOTE.format(kind="text"), *few_notes(survey.num_texts)]
@@ -120,7 +120,7 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
 
 
 def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
-    """The picture, with the patch of each token on it."""
+    """Return the picture, with each token placed on its patch."""
     from attncli.models.image_files import open_picture
 
     opened = open_picture(file)
@@ -145,7 +145,7 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
 def _looks(
     maps: dict[str, np.ndarray], names: Sequence[str], grid: tuple[int, int]
 ) -> tuple[dict[str, NamedTensor], list[str]]:
-    """The weights of the first token if it comes before the patches, else the mean; and its name."""
+    """Return the first token's weights if it precedes the patches, else the mean weights; and their name."""
     if "weights" not in maps:
         return {}, []
     weights, has_before = maps["weights"], len(names) > grid[0] * grid[1]

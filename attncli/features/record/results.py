@@ -1,4 +1,4 @@
-"""The results of record: the heads of a running program, and the modules in which attention was detected."""
+"""The results of record: the heads of a program, and the modules in which attention was detected."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,12 +10,13 @@ from attncli.records.surveys import HeadSurvey
 class RecordedModule(Record):
     """A module in which attention was detected; `layer` is its number within its stack.
 
-    `function` is the function that computed the attention. `measured` of its `calls` were measured, with
-    `texts` and `heads`; the last call had `num_queries` and `num_keys` (`queries` and `keys` in a table).
-    `num_rows` (`rows`) counts the queries of all texts, of which `padding` are left out: positions that a
-    mask hides from every query of their text. `nan_texts` texts have a head with weights that are not finite,
-    and means leave them out; `nan_padding` rows of padding have such weights. `mask` and `window` describe
-    the keys that queries see. `head_dim` and `scale` are None if only the weights are known.
+    `function` is the function that computed the attention. Of its `calls`, `measured` were measured, with
+    this number of `texts` and `heads`; the last call had `num_queries` and `num_keys` (`queries` and `keys`
+    in a table). `num_rows` (`rows`) counts the queries of all texts, and `padding` counts those left out
+    because a mask hides their positions from every query of their text. `nan_texts` counts the texts in which
+    a head has weights that are not finite; means leave these texts out. `nan_padding` counts the padding rows
+    with such weights. `mask` and `window` describe the keys that queries see. `head_dim` and `scale` are None
+    if only the weights are known.
     """
 
     stack: str
@@ -40,12 +41,12 @@ class RecordedModule(Record):
 
     @property
     def tokens_of_text(self) -> int:
-        """The number of tokens of a single text, without padding."""
+        """The number of tokens in a single text, without padding."""
         return self.num_queries - (self.padding or 0 if self.num_rows == self.num_queries else 0)
 
 
 class TrainingSteps(Record):
-    """The number of training steps of a program, and the number before its first and last measured calls."""
+    """The number of a program's training steps, and the numbers before its first and last measured calls."""
 
     before_first: int
     before_last: int
@@ -54,10 +55,10 @@ class TrainingSteps(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecordedHeads(HeadSurvey):
-    """A `HeadSurvey` of the heads of a program; `modules` has one row per module with attention.
+    """A `HeadSurvey` of a program's heads; `modules` has one row per module with attention.
 
-    Layers number the modules of a stack (self or cross) in the order of their first calls. Only a program
-    that trains has `training`.
+    Layer numbers follow the order in which the modules of a stack (self or cross) are first called.
+    `training` is set only for a program that trains.
     """
 
     title: ClassVar[str] = "The heads of a program"

@@ -20,7 +20,7 @@ LEAST_NOTES = 1
 
 
 def _title(report: Report) -> str:
-    """`record: 12 layers × 12 heads, 17 tokens, of python predict.py`."""
+    """Return `record: 12 layers × 12 heads, 17 tokens, of python predict.py`."""
     survey = report.result_of(RecordedHeads)
     read = counted(survey.num_texts, "text")
     if survey.texts is None:
@@ -30,7 +30,7 @@ def _title(report: Report) -> str:
 
 
 def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
-    """The training steps before the measured calls; empty for a program that does not train."""
+    """Describe the training steps before the measured calls; empty for a program that does not train."""
     training = report.result_of(RecordedHeads).training
     if training is None:
         return
@@ -46,7 +46,7 @@ def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The lines above the maps of a page: the training steps, and the text of the maps."""
+    """Yield the lines above the maps on a page: the training steps, and the text that the maps show."""
     yield from _training(report)
     survey = report.result_of(RecordedHeads)
     if survey.num_texts > 1 and report.tensors:
@@ -54,7 +54,7 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
-    """Groups of neighbouring layers of a stack that differ only by one number in their paths."""
+    """Return groups of neighbouring layers in a stack whose paths differ only by one number."""
     runs: list[list[RecordedModule]] = []
     for row in modules:
         if runs and _continues(runs[-1], row):
@@ -77,7 +77,7 @@ def _continues(run: Sequence[RecordedModule], row: RecordedModule) -> bool:
 
 
 def _changed(a: str, b: str) -> int | None:
-    """The index of the number that is larger in the second path, or None if anything else differs."""
+    """Return the index of the number that is larger in the second path, or None if anything else differs."""
     numbers_a, numbers_b = (list(map(int, NUMBER.findall(path))) for path in (a, b))
     if NUMBER.sub("#", a) != NUMBER.sub("#", b):
         return None
@@ -86,7 +86,7 @@ def _changed(a: str, b: str) -> int | None:
 
 
 def _path(run: Sequence[RecordedModule]) -> str:
-    """`encoder.layers.0-11.self_attn`."""
+    """Return a group's path, such as `encoder.layers.0-11.self_attn`."""
     first, last = run[0].module, run[-1].module
     place = None if len(run) == 1 else _changed(first, last)
     if place is None:
@@ -97,7 +97,7 @@ def _path(run: Sequence[RecordedModule]) -> str:
 
 
 def _modules(report: Report, display: Display) -> ScreenParts:
-    """The module of each layer, one line per group of similar modules; `--show modules` has all."""
+    """Return the module of each layer, one line per group of similar modules; `--show modules` lists all."""
     modules = report.result_of(RecordedHeads).modules
     runs = alike_modules(modules)
 
@@ -112,7 +112,7 @@ def _modules(report: Report, display: Display) -> ScreenParts:
 
 
 def modules_grid(runs: Sequence[Sequence[RecordedModule]], width: int | None, *, several: bool) -> Grid:
-    """A line for each group of layers."""
+    """Return a grid with one line per group of layers."""
     layers = [str(run[0].layer) if len(run) == 1 else f"{run[0].layer}-{run[-1].layer}" for run in runs]
     sizes = [f"{run[0].num_queries} × {run[0].num_keys}" for run in runs]
     cells = {
@@ -135,7 +135,7 @@ def _short_name(function: str) -> str:
 
 
 def _path_end(path: str, most: int) -> str:
-    """The end of a long path, which distinguishes modules."""
+    """Return the end of a long path, because that is what distinguishes modules."""
     return path if len(path) <= most else f"…{path[1 - most :]}"
 
 

@@ -11,7 +11,7 @@ RECORDED_STATISTICS = tuple(name for name in HEAD_STATISTICS if name not in MODE
 
 
 class RecordSpec(Spec):
-    """Settings of a recording: `program` is a name or command; `tokens` and `image` are files."""
+    """Settings of a recording: `program` is a name or a command; `tokens` and `image` are file names."""
 
     experiment: ClassVar[str] = "record"
     examples: ClassVar[tuple[str, ...]] = ()
@@ -25,5 +25,5 @@ class RecordSpec(Spec):
     image: str | None = None
 
     def unused_keys(self) -> frozenset[str]:
-        """Seed and device, which the program decides."""
+        """The seed and the device, because the program chooses them."""
         return frozenset({"seed", "device"})

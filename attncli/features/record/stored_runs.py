@@ -1,5 +1,6 @@
-"""Runs of a recorded program on their way into a store: its processes append them to files, and attn reads
-these files while the program runs.
+"""Moves the runs of a recorded program into a store.
+
+The program's processes append the runs to files, which attn reads while the program runs.
 """
 
 import json
@@ -28,10 +29,10 @@ SIZES = struct.Struct("<II")
 
 
 class WrittenRun(NamedTuple):
-    """A run as written by a process.
+    """A run as a process wrote it.
 
-    `process` is the name of its file without the suffix (PROCESS.RANK), `number` its number in that file, and
-    `environment` the versions that computed it.
+    `process` is the name of its file without the suffix (PROCESS.RANK), `number` is its number in that file,
+    and `environment` holds the versions that computed it.
     """
 
     process: str
@@ -41,13 +42,13 @@ class WrittenRun(NamedTuple):
     values: np.ndarray
 
     def name(self, number: int) -> str:
-        """The name of the run in a store, with the rank of its process, if any: `rank1:12`."""
+        """The name of the run in a store, with the rank of its process if there is one: `rank1:12`."""
         rank = self.process.rpartition(".")[2]
         return f"rank{rank}:{number}" if rank else str(number)
 
 
 def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
-    """The bytes of a run; columns equal to those of the run `before` it in the file are not repeated."""
+    """Return the bytes of a run; columns equal to those of the previous run in the file are not repeated."""
     head: dict[str, object] = {"number": run.number, "environment": run.environment}
     if before is None or before.columns != run.columns:
         head |= {"columns": run.columns}
@@ -82,7 +83,7 @@ class RunFile:
 
 @dataclass
 class RunsIntoStore:
-    """Moves the runs that the processes of a program write into a folder to a store.
+    """Moves runs to a store from the folder into which a program's processes write them.
 
     Runs that cannot be stored yet stay in `unwritten`. `tell` is called with a line for each expectation that
     a run does not meet.
@@ -114,7 +115,7 @@ class RunsIntoStore:
             self.unwritten.clear()
 
     def try_to_take_new(self) -> None:
-        """Store new runs; a failure is ignored, since the next call tries again."""
+        """Store new runs; a failure is ignored, because the next call tries again."""
         with suppress(sqlite3.Error, OSError):
             self.take_new()
 
@@ -125,7 +126,7 @@ class RunsIntoStore:
             self.tell(f"run {run.name(number)}: {line}")
 
     def _write(self, runs: Sequence[WrittenRun]) -> None:
-        """Write runs, in one transaction per set of versions."""
+        """Write runs, in one transaction for each set of versions."""
         by_versions: dict[str, list[WrittenRun]] = {}
         for run in runs:
             by_versions.setdefault(json.dumps(run.environment), []).append(run)

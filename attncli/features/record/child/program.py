@@ -1,7 +1,7 @@
-"""Runs inside a program started by `attn record`: records from the import of torch until the program exits.
+"""Runs inside a program started by `attn record`.
 
-The recording is also saved at regular intervals, so that it survives if the process is killed; with a store,
-each run is saved as soon as it ends.
+Records from the moment torch is imported until the program exits. The recording is also saved at regular
+intervals, so that it survives if the process is killed; with a store, each run is saved as soon as it ends.
 """
 
 import atexit
@@ -42,12 +42,12 @@ def listen(folder: str) -> None:
     register_module_forward_hook(lambda *_: process.write_if_due())
     atexit.register(process.end)
     os.register_at_fork(after_in_child=process.begin_again)
-    # Workers forked by multiprocessing end without running atexit.
+    # Workers forked by multiprocessing exit without running atexit handlers.
     util.register_after_fork(process, ListeningProcess.end_with_worker)
 
 
 class ListeningProcess(ABC):
-    """The recording of this process; each fork of it starts a new one."""
+    """The recording of this process; each fork of the process starts a new recording."""
 
     def __init__(self, settings: dict[str, Any], folder: Path) -> None:
         self.settings, self.folder = settings, folder
@@ -66,7 +66,7 @@ class ListeningProcess(ABC):
         self._leave("state", "idle")
 
     def new_recorder(self, **options: Any) -> Recorder:
-        """A recorder with the token names and grid of the settings."""
+        """Return a recorder with the token names and the grid from the settings."""
         grid = self.settings["grid"]
         names = self.settings["tokens"]
         return Recorder(tokens=names, grid=None if grid is None else (grid[0], grid[1]), **options)
@@ -77,10 +77,10 @@ class ListeningProcess(ABC):
 
     @abstractmethod
     def write(self, *, is_end: bool) -> None:
-        """Write the recording so far; `is_end` at the end of the process."""
+        """Write the recording made so far; `is_end` is True when the process ends."""
 
     def end_with_worker(self) -> None:
-        """Write the report of a worker as it ends."""
+        """Write the report of a worker when the worker ends."""
         util.Finalize(None, self.end, exitpriority=0)
 
     def _take(self, call: HeardCall) -> None:
@@ -92,7 +92,7 @@ class ListeningProcess(ABC):
         self.keep(call)
 
     def write_if_due(self) -> None:
-        """Write the recording if the last time was some seconds ago."""
+        """Write the recording if a few seconds have passed since it was last written."""
         if (begun := time.monotonic()) < self._due_at:
             return
         if self._written is None and parent_process() is not None and self.listener.running.stack:
@@ -102,21 +102,21 @@ class ListeningProcess(ABC):
         self._due_at = time.monotonic() + self._wait
 
     def end(self) -> None:
-        """Write the report, once."""
+        """Write the final report, once only."""
         if self._is_over:
             return
         self._is_over = True
-        with suppress(Exception):  # must not change how the program ends
+        with suppress(Exception):  # an error here must not change how the program ends
             self.opened.__exit__(None, None, None)
         self._write(is_end=True)
         self._leave("state", "ended")
         if issubclass(getattr(sys, "last_type", type(None)), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-            # Imports make Python forget that Ctrl-C ended the program.
+            # Imports clear the interpreter's record that Ctrl-C ended the program.
             with suppress(KeyboardInterrupt):
                 exec("raise KeyboardInterrupt")
 
     def _write(self, *, is_end: bool) -> None:
-        """Write the recording, or the notes if no attention was detected."""
+        """Write the recording, or only the notes if no attention was detected."""
         try:
             with reading():
                 if not self._has_heard:
@@ -129,12 +129,12 @@ class ListeningProcess(ABC):
             self._leave("error", str(error) if is_ours else f"{type(error).__name__}: {error}")
 
     def _state(self) -> tuple[object, ...]:
-        """The number of calls, the training steps and the notes so far."""
+        """Return the number of calls, the training steps and the notes so far."""
         listener = self.listener
         return listener.counts.total(), listener.training_steps, tuple(listener.notes())
 
     def file(self, suffix: str) -> Path:
-        """The path of a file of this process, named after its id and rank."""
+        """Return the path of a file for this process, named after its id and rank."""
         rank = os.environ.get("RANK", "")
         process = f"{os.getpid()}-{self._token}"
         return self.folder / f"{process}.{rank if rank.isdecimal() else ''}.{suffix}"
@@ -145,7 +145,7 @@ class ListeningProcess(ABC):
 
 
 class ProcessOfReport(ListeningProcess):
-    """Writes one report of the whole recording."""
+    """Writes a single report on the whole recording."""
 
     def begin_again(self) -> None:
         self.recorder = self.new_recorder(calls=self.settings["calls"])
@@ -169,14 +169,14 @@ class ProcessOfReport(ListeningProcess):
 
 
 class ProcessOfRuns(ListeningProcess):
-    """Appends each run to a file as it ends; open runs are in a second file."""
+    """Appends each run to a file as soon as it ends; open runs are kept in a second file."""
 
     runs: RecordedRuns | None = None
 
     def begin_again(self) -> None:
-        # Every call of a run is measured: the listener has already selected the calls.
+        # Every call of a run is measured, because the listener has already selected the calls.
         runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
-        if self.runs is not None:  # a fork numbers modules like its parent
+        if self.runs is not None:  # a fork numbers modules as its parent does
             runs.places.update(self.runs.places)
         self.runs = runs
         self._last: WrittenRun | None = None
@@ -225,7 +225,7 @@ class ProcessOfRuns(ListeningProcess):
                     file.write(as_bytes(run, self._last))
                     file.flush()
                 except OSError:
-                    file.truncate(end)  # readers expect the next run here
+                    file.truncate(end)  # readers expect the next run at this position
                     raise
         except OSError as error:
             self._num_lost, self._reason = self._num_lost + 1, str(error.strerror)

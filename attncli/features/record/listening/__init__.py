@@ -1,1 +1,1 @@
-"""The attention of a running program: which calls make it, of which modules, and the layer of each."""
+"""The attention of a running program: the calls that compute it, their modules and their layers."""

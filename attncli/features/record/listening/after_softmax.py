@@ -1,4 +1,4 @@
-"""Follows weights from their softmax to the product with the values."""
+"""Follows weights from their softmax to their product with the values."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,9 +38,9 @@ MIXING = JOINS | SUMS | ELEMENTWISE
 def weights_after(
     facts: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
 ) -> Iterator[tuple[Tensor, Weights | None]]:
-    """Yield each result of a function of weights with its facts, or None if it is not weights any more.
+    """Yield each result of a function of weights with its facts, or None if the result is no longer weights.
 
-    `is_joined`: an argument has weights of another softmax.
+    `is_joined`: an argument has weights from another softmax.
     """
     function, result = call.function, call.result
     if function in DROPOUTS and not _drops(call):
@@ -67,7 +67,7 @@ def _is_in_place(call: TorchCall) -> bool:
 
 
 def _overwritten(facts: Weights, tensor: Tensor) -> Weights:
-    """Weights that were overwritten; other views of them no longer hold the result of the softmax."""
+    """Overwritten weights; other views of them no longer hold the result of the softmax."""
     softmax = facts.softmax
     softmax.is_changed = True
     if tensor.numel() < softmax.result.tensor.numel():
@@ -103,13 +103,13 @@ def _changed(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
 
 
 def _is_one(factor: Tensor) -> bool:
-    """True if a factor is 1 up to rounding, as a sum of weights is."""
+    """Return True if a factor is 1 up to rounding, as a sum of weights is."""
     rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
     return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
 
 
 def _scaled(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
-    """Weights times a factor per row, per key, or per value, whose sum is a product with the values."""
+    """Follow weights times a factor per row or key, or times values, whose sum is their product."""
     result = call.result
     assert isinstance(result, Tensor)
     arguments = (*call.arguments, *call.named.values())
@@ -145,13 +145,13 @@ def _viewed(facts: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> We
     )
     if num_left < num_keys:
         product = facts.softmax.product
-        # The only key, without the column of a sink beside it.
+        # The only key, without the sink column beside it.
         is_only_key = not num_left and product is not None and facts.key not in product.labels
         return replace(facts, axes=axes, is_whole=False, key=None if is_only_key else facts.key)
     return replace(facts, axes=axes, is_cut=facts.is_cut or is_cut)
 
 
 def _drops(call: TorchCall) -> bool:
-    """True if entries are dropped: in training, with a probability above 0."""
+    """Return True if entries are dropped: in training, with a probability above 0."""
     chance, is_training = call.get(1, "p"), call.get(2, "training", "train")
     return chance != 0 and is_training is not False

@@ -1,6 +1,6 @@
 """Labels that follow the axes of a product through views, transpositions and mixtures.
 
-An axis is a sequence of parts, outermost first. Axes of size 1 have no parts.
+An axis is a sequence of parts, the outermost first. Axes of size 1 have no parts.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,17 +34,17 @@ class Labelled(NamedTuple):
 
 
 def whole_axis(label: int, size: int) -> tuple[AxisPart, ...]:
-    """An axis of one label."""
+    """Return an axis made of one label."""
     return (AxisPart(label, 1, size),) if size > 1 else ()
 
 
 def labels_in(axes: TensorAxes) -> list[int]:
-    """The labels, in the order of the axes."""
+    """Return the labels, in the order of the axes."""
     return [*dict.fromkeys(part.label for parts in axes for part in parts)]
 
 
 def sizes_in(axes: TensorAxes) -> dict[int, int]:
-    """The size of each label."""
+    """Return the size of each label."""
     sizes: dict[int, int] = {}
     for parts in axes:
         for part in parts:
@@ -53,7 +53,7 @@ def sizes_in(axes: TensorAxes) -> dict[int, int]:
 
 
 def is_whole_axis(parts: Sequence[AxisPart], axes: TensorAxes) -> bool:
-    """True if an axis is the whole of one label."""
+    """Return True if an axis is the whole of one label."""
     return len(parts) == 1 and sizes_in(axes)[parts[0].label] == parts[0].size
 
 
@@ -69,7 +69,7 @@ def _joined(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
 
 
 def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes after a reshape, or None if it splits parts unevenly."""
+    """Return the axes after a reshape, or None if it splits parts unevenly."""
     remaining = [part for parts in axes for part in parts][::-1]
     regrouped = []
     for size in shape:
@@ -93,7 +93,7 @@ def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 
 
 def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes after broadcasting to a shape, with new labels for new axes, or None if that fails."""
+    """Return the axes after broadcasting to a shape, or None if that fails; new axes get new labels."""
     if len(shape) < len(axes):
         return None
     padded = ((),) * (len(shape) - len(axes)) + axes
@@ -109,7 +109,7 @@ def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 
 
 def resized(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes after some of them were shortened or lengthened, or None if that is ambiguous."""
+    """Return the axes after some of them were shortened or lengthened, or None if the result is ambiguous."""
     if len(shape) != len(axes):
         return None
     changed = []
@@ -126,7 +126,7 @@ def resized(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 def contracted(
     axes: Mapping[str, tuple[AxisPart, ...]], out: str, shape: Sequence[int]
 ) -> tuple[TensorAxes, list[int], list[int]]:
-    """The axes of an einsum's result from those of one operand, and the labels that vanish and appear."""
+    """Return the axes of an einsum's result from one operand's axes, and the labels removed and added."""
     result: list[tuple[AxisPart, ...]] = []
     new = []
     for letter, size in zip(out, shape, strict=True):
@@ -141,22 +141,22 @@ def contracted(
 
 
 def operand_axes(tensor: Tensor, letters: str, axes: Mapping[str, tuple[AxisPart, ...]]) -> TensorAxes:
-    """The axes of an operand from its letters; broadcast axes have no parts."""
+    """Return the axes of an operand, given its letters; broadcast axes have no parts."""
     return tuple(
         () if size == 1 else axes[letter] for letter, size in zip(letters, tensor.shape, strict=True)
     )
 
 
 def aligned(tensor: Tensor, axes: TensorAxes) -> TensorAxes:
-    """The axes of a tensor that was broadcast to a tensor with these axes."""
+    """Return the axes of a tensor that was broadcast against a tensor with these axes."""
     last = axes[len(axes) - tensor.ndim :]
     return tuple(() if size == 1 else parts for parts, size in zip(last, tensor.shape, strict=True))
 
 
 def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]) -> Tensor | None:
-    """The tensor with one axis per label, of size 1 for labels that it lacks, or None if it has other labels.
+    """Return the tensor with one axis per label (size 1 for labels it lacks), or None if it has other labels.
 
-    A label of which the tensor has only a part is repeated, as for heads that share keys.
+    If the tensor has only part of a label, that part is repeated, as for heads that share keys.
     """
     parts = [part for axis in labelled.axes for part in axis]
     if not {part.label for part in parts} <= {*labels}:
@@ -192,7 +192,7 @@ def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]
 
 
 def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
-    """The axes after a function that reorders them."""
+    """Return the axes after a function that reorders them."""
     before = torch.empty(*range(2, 2 + len(axes)), device="meta")
     after = move(before)
     assert isinstance(after, Tensor)
@@ -202,9 +202,9 @@ def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
 def axis_parts(
     shape: Sequence[int], strides: Sequence[int], spans: Collection[tuple[int, int]]
 ) -> list[list[tuple[int, bool]]]:
-    """The sizes that make up each axis, outermost first, each with True for features.
+    """Return the sizes that make up each axis, outermost first, each paired with True if it is of features.
 
-    `spans` are the ranges of strides (start, end) that are features.
+    `spans` are the stride ranges (start, end) of features.
     """
     axes = []
     for size, stride in zip(shape, strides, strict=True):
@@ -231,7 +231,7 @@ SplitAxis = Mapping[int, Sequence[AxisPart]]
 
 
 def split_labels(*axes_by_tensor: TensorAxes) -> SplitAxis:
-    """The labels whose parts lie on several axes of a tensor, with new labels for these parts."""
+    """Return the labels whose parts lie on several axes of a tensor, with new labels for these parts."""
     cuts: dict[int, set[int]] = {}
     for axes in axes_by_tensor:
         for parts in axes:
@@ -247,7 +247,7 @@ def split_labels(*axes_by_tensor: TensorAxes) -> SplitAxis:
 
 
 def refined(axes: TensorAxes, split: SplitAxis) -> TensorAxes:
-    """The axes with split labels replaced by their parts."""
+    """Return the axes with split labels replaced by their parts."""
     return tuple(
         tuple(
             new._replace(step=1) if part.label in split else new

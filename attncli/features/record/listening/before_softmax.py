@@ -40,7 +40,7 @@ NEAR_ONE = 1e-3
 
 
 def scores_after(facts: Scores, tensor: Tensor, call: TorchCall) -> Iterator[tuple[Tensor, Scores | None]]:
-    """Yield each result of a function of scores with its facts, or None if it is not scores any more."""
+    """Yield each result of a function of scores with its facts, or None if the result is no longer scores."""
     function, result = call.function, call.result
     if function in VIEWS:
         for view in result if isinstance(result, tuple | list) else (result,):
@@ -78,7 +78,7 @@ def _changed_scores(facts: Scores, tensor: Tensor, call: TorchCall, result: Tens
 
 
 def _before_shift(facts: Scores, tensor: Tensor, subtracted: object, result: Tensor) -> ShiftedScores | None:
-    """The scores before a tensor was subtracted, or None unless it is constant along keys or queries."""
+    """Return the scores before a tensor was subtracted, or None if it varies along both keys and queries."""
     if not isinstance(subtracted, Tensor) or result.shape != tensor.shape:
         return None
     with unseen():
@@ -91,7 +91,7 @@ def _name(function: object) -> str:
 
 
 def softmax_axis(facts: Scores, shifted: ShiftedScores, exponentials: Tensor) -> int | None:
-    """The axis of tokens along which the exponentials of shifted scores sum to 1, or None.
+    """Return the token axis along which the exponentials of shifted scores sum to 1, or None.
 
     Along it they are the softmax of the scores before the shift by logsumexp.
     """
@@ -102,7 +102,7 @@ def softmax_axis(facts: Scores, shifted: ShiftedScores, exponentials: Tensor) ->
                 axis, dtype=torch.promote_types(exponentials.dtype, torch.float32)
             )
             is_share = (sums - 1).abs() <= NEAR_ONE
-            # Rows without a key are 0 or 0/0.
+            # Rows without keys are 0 or 0/0.
             if bool((is_share | (sums == 0) | sums.isnan()).all()) and bool(is_share.any()):
                 return axis
     return None
@@ -111,7 +111,7 @@ def softmax_axis(facts: Scores, shifted: ShiftedScores, exponentials: Tensor) ->
 def scaled_scores(
     facts: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
 ) -> Scores:
-    """Scores times a number or a tensor; a tensor constant along the keys becomes a factor of the queries."""
+    """Follow scores times a number or a tensor; a tensor constant along the keys scales the queries."""
     if (
         isinstance(factor, Tensor)
         and factor.numel() == 1
@@ -139,7 +139,7 @@ def scaled_scores(
 
 
 def _times(side: Labelled, factor: Labelled, facts: Scores, token: int) -> Labelled | None:
-    """A factor of a product, multiplied with a factor per token."""
+    """Multiply a factor of a product by a factor per token."""
     sizes = sizes_in(facts.axes)
     labels = (*(label for label in facts.labels if label not in facts.tokens), token)
     part = laid_out(factor, labels, sizes)

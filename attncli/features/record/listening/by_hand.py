@@ -1,4 +1,4 @@
-"""Attention that a program computes itself: the step that follows tensors through each torch function."""
+"""Attention that a program computes itself: this step follows tensors through each torch function."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Functions whose result is the same kind of tensor as their argument: scores, weights, or a projection."""
+"""Functions whose result is the same kind of tensor as their argument: scores, weights or a projection."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ from attncli.models.torch_functions import SCALINGS
 
 
 def carry(follower: Follower, call: TorchCall) -> None:
-    """Apply the facts about an argument to the result, changed as the function changes the tensor."""
+    """Apply the facts about an argument to the result, adjusted for how the function changes the tensor."""
     facts = [(tensor, about) for tensor in call.tensors() if (about := follower.find(tensor)) is not None]
     weights = [(tensor, about) for tensor, about in facts if isinstance(about, Weights)]
     if weights:
@@ -61,7 +61,7 @@ def carry(follower: Follower, call: TorchCall) -> None:
 
 
 def carry_projected(follower: Follower, facts: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
-    """Note the result of a function of projections as made from the same tensors."""
+    """Note that a function of projections has a result made from the same tensors."""
     parts = [about for _, about in facts if isinstance(about, Projected)]
     if not parts:
         return
@@ -86,7 +86,7 @@ def change(follower: Follower, call: TorchCall) -> None:
 
 
 def normalise(follower: Follower, call: TorchCall) -> None:
-    """Follow a norm: its result is made from its argument; a norm over heads mixes them."""
+    """Follow a norm: its result is made from its argument, and a norm across heads mixes them."""
     tensor = call.get(0, "input")
     if not isinstance(tensor, Tensor):
         return
@@ -101,7 +101,7 @@ def normalise(follower: Follower, call: TorchCall) -> None:
 
 
 def overwrite(follower: Follower, call: TorchCall) -> None:
-    """Follow an assignment to entries of a tensor."""
+    """Follow an assignment to some entries of a tensor."""
     tensor, facts = call.get(0), follower.find(call.get(0))
     assigned = follower.find(call.get(1 if call.function in COPIES else 2, "src"))
     if isinstance(facts, Blank):
@@ -120,21 +120,21 @@ def overwrite(follower: Follower, call: TorchCall) -> None:
 
 
 def blank(follower: Follower, call: TorchCall) -> None:
-    """Follow a new tensor with the shape of scores or weights."""
+    """Follow the creation of a tensor with the shape of scores or weights."""
     facts = follower.find(call.get(0, "input", "self"))
     if isinstance(facts, Scores | Weights):
         follower.note(call.result, Blank(facts))
 
 
 def pick(follower: Follower, call: TorchCall) -> None:
-    """Follow a selection of scores or weights, such as top-k, whose keys are lost."""
+    """Follow a selection from scores or weights, such as top-k, after which the keys are unknown."""
     tensor = call.get(0, "input", "self")
     facts = follower.find(tensor)
     picked = call.result[0] if isinstance(call.result, tuple) else call.result
     if isinstance(facts, Projected) and isinstance(tensor, Tensor):
         features = feature_axes(tensor, facts.features)
         if features is not None and picked_axis(call, tensor) in features:
-            follower.note(picked, Projected(facts.sources, facts.parents))  # a router picks experts
+            follower.note(picked, Projected(facts.sources, facts.parents))  # a router that picks experts
         return
     if not (isinstance(facts, Scores | Weights) and isinstance(tensor, Tensor)):
         return

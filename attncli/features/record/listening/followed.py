@@ -37,18 +37,19 @@ from attncli.features.record.listening.torch_calls import (
 
 @dataclass(frozen=True)
 class HandmadeAttention:
-    """The tensors of an attention by hand; the last axes of scores and weights are queries and keys.
+    """The tensors of a handmade attention; the last axes of scores and weights are queries and keys.
 
-    - `scores`: input of the softmax, None if axes were summed afterwards.
-    - `weights`: result of the softmax before dropout; or the tensor in the product with the values, if that
-      differs (mixed between heads, or without the column of a sink) and its rows are still shares.
-    - `query`, `key`: (..., token, dim), None unless the scores are `scale` times their product plus a bias.
-    - `num_heads`: product of the last leading axes that are heads, if known.
-    - `is_self`: True if query and key were made from the same tensor, None if unknown.
-    - `is_guess`: the axes of queries and heads were guessed from their order.
-    - `is_filled`: entries of the weights were set after the softmax.
-    - `remark`: a change of the weights that is not in them.
-    - `feature_ratio`: as in `CallHint`, of the query.
+    - `scores`: the input of the softmax, or None if axes were summed afterwards.
+    - `weights`: the result of the softmax before dropout; or the tensor multiplied by the values, if that
+      differs (because heads were mixed or a sink column was removed) and its rows are still shares.
+    - `query`, `key`: (..., token, dim), or None unless the scores are `scale` times their product plus a
+      bias.
+    - `num_heads`: the product of the last leading axes that are heads, if known.
+    - `is_self`: True if query and key were made from the same tensor, or None if that is unknown.
+    - `is_guess`: the query and head axes were guessed from their order.
+    - `is_filled`: some weights were set after the softmax.
+    - `remark`: a change of the weights that they do not include.
+    - `feature_ratio`: the ratio for the query, as in `CallHint`.
     """
 
     scores: Tensor | None
@@ -73,8 +74,9 @@ MemoryPlace = tuple[int, int]
 class Projected:
     """A tensor that is a product of other tensors with parameters.
 
-    `sources` are the tensors of the last product, `parents` the sources of those. `features` are the axes
-    that are not of tokens, None if unknown. `made` is the shape of the product and its axes of features.
+    `sources` are the tensors in the last product, and `parents` are the sources of those tensors. `features`
+    are the axes other than token axes, or None if they are unknown. `made` is the shape of the product and
+    its feature axes.
     """
 
     sources: frozenset[MemoryPlace]
@@ -90,7 +92,7 @@ class GivenFeatures(Projected):
 
 @dataclass(frozen=True)
 class Outer(Projected):
-    """An elementwise product of two tensors; its sum over an axis is a product of both."""
+    """An elementwise product of two tensors; its sum over an axis is a product of both tensors."""
 
     factors: tuple[Tensor, Tensor] | None = None
 
@@ -104,13 +106,13 @@ class ShiftedScores(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """A product of two tensors, followed through later changes, with the labels of its axes.
+    """A product of two tensors, followed through later changes, and the labels of its axes.
 
-    - `labels`: labels of the product in order, including axes of size 1. `dims`: the summed labels.
-    - `features`: labels that are features of a projection.
-    - `left_tokens`, `right_tokens`: labels that may be the tokens of either tensor, likeliest first.
+    - `labels`: the product's labels in order, including axes of size 1. `dims`: the labels that were summed.
+    - `features`: the labels that are features of a projection.
+    - `left_tokens`, `right_tokens`: the labels that may be each tensor's tokens, the likeliest first.
     - `is_plain`: False if the scores were mixed or cut, so that the product no longer determines them.
-    - `feature_ratio`: as in `CallHint`, of the query.
+    - `feature_ratio`: the ratio for the query, as in `CallHint`.
     - `through`: the last elementwise function.
     - `shifted`: the scores before a number per row was subtracted, until they change again.
     - `unread`: the reason why weights made from these scores cannot be read.
@@ -133,12 +135,12 @@ class Scores:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
-        """The scores after they were mixed, so that they are no longer a product."""
+        """The scores after mixing, when they are no longer a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
 
     def swapped(self) -> "Scores":
-        """The scores with left and right exchanged."""
+        """The scores with left and right swapped."""
         return replace(
             self,
             left=self.right,
@@ -149,13 +151,13 @@ class Scores:
 
     @property
     def tokens(self) -> set[int]:
-        """The labels of the tokens, as far as they are known before the softmax."""
+        """The token labels, as far as they are known before the softmax."""
         first = {*self.left_tokens[:1], *self.right_tokens[:1]}
-        # Features with tokens are the heads of one token; only features are channels used as tokens.
+        # Features with tokens are the heads of one token; features alone are channels used as tokens.
         return first - self.features or first
 
     def has_several_queries(self) -> bool:
-        """True if several axes may be the queries, and no projection shows which are heads."""
+        """True if several axes may be the queries, and no projection shows which of them are heads."""
         sizes = sizes_in(self.left.axes)
         return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
 
@@ -164,7 +166,7 @@ class Scores:
         parts = self.axes[axis]
         label = parts[0].label if parts else None
         is_joined = label is not None and label not in self.labels and label not in self.features
-        if label is None or is_joined:  # a single key, perhaps with the column of a sink
+        if label is None or is_joined:  # a single key, perhaps beside a sink column
             sizes = sizes_in(self.axes)
             for scores in (self, self.swapped()):
                 single = [label for label in scores.right_tokens if label not in sizes]
@@ -184,9 +186,9 @@ class Scores:
 class HeardSoftmax:
     """A softmax over keys: its input and result with labelled axes, and the product behind it, if known.
 
-    `labels` and `feature_ratio` are as in `Scores`. `is_changed`: its result was overwritten by followed
-    functions; `version` and `scores_version` count the writes to both until then. `is_unfollowed`: the scores
-    are not followed.
+    `labels` and `feature_ratio` are as in `Scores`. `is_changed`: followed functions have overwritten its
+    result; `version` and `scores_version` count the writes to the result and the scores until then.
+    `is_unfollowed`: the scores are not followed.
     """
 
     scores: Labelled
@@ -208,7 +210,7 @@ class HeardSoftmax:
             self.scores_version = write_count(self.scores.tensor)
 
     def forget(self) -> None:
-        """Release the scores after the attention was reported; the program may keep the weights."""
+        """Release the scores once the attention has been reported; the program may keep the weights."""
         self.scores, self.product = self.result, None
 
     def has_scores(self) -> bool:
@@ -216,7 +218,7 @@ class HeardSoftmax:
         return write_count(self.scores.tensor) == self.scores_version
 
     def is_overwritten(self) -> bool:
-        """True if the result was overwritten unnoticed, or together with its scores."""
+        """True if the result was overwritten without being noticed, or together with its scores."""
         is_written = write_count(self.result.tensor) != self.version
         return is_written or (self.is_changed and not self.has_scores())
 
@@ -230,15 +232,15 @@ class HeardSoftmax:
 
 @dataclass(frozen=True)
 class Weights:
-    """The result of a softmax, followed through later changes, with the labels of axes, queries and keys.
+    """The result of a softmax, followed through later changes, and the labels of its axes, queries and keys.
 
     - `features`: as in `Scores`.
-    - `is_whole`: False if it was mixed, its keys were reweighted, or some keys were cut off.
+    - `is_whole`: False if weights were mixed, keys were reweighted, or some keys were cut off.
     - `is_cut`: other axes were cut. `is_scaled`: rows were multiplied by a factor. `is_filled`: entries were
       set. `is_joined`: it contains other softmaxes.
-    - `before`: the weights before dropout, None if lost. `is_late`: they changed after dropout.
+    - `before`: the weights before dropout, or None if they are lost. `is_late`: they changed after dropout.
     - `times`: after a broadcast product, the weights, the other factor, and the facts about the weights.
-    - `unread`: the reason why it cannot be read.
+    - `unread`: the reason why the weights cannot be read.
     """
 
     softmax: HeardSoftmax
@@ -258,30 +260,30 @@ class Weights:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
-        """The weights after they were mixed, so that they are no longer the result of a softmax."""
+        """The weights after mixing, when they are no longer the result of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
 
     def over_another_axis(self) -> "Weights":
-        """The weights, unreadable because their softmax was over another axis than the product sums."""
+        """The weights, unreadable because their softmax was not over the axis that the product sums."""
         line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
         return replace(self, unread=self.unread or line)
 
     @property
     def is_value(self) -> bool:
-        """True if it is a value times the weight of one key, and not weights any more."""
+        """True if it is a value times the weight of one key, and so no longer weights."""
         return self.times is not None and self.key not in labels_in(self.axes)
 
     @property
     def tokens(self) -> set[int]:
-        """The labels of the queries and keys."""
+        """The query and key labels."""
         return {label for label in (self.query, self.key) if label is not None}
 
 
 @dataclass(frozen=True)
 class Blank:
-    """A new tensor with the axes of scores or weights, which may be assigned to it."""
+    """A new tensor with the axes of scores or weights, to which they may be assigned."""
 
     like: "Scores | Weights"
 
@@ -315,19 +317,19 @@ AFTER_DROPOUT = "weights are changed after dropout; the weights before it are sh
 
 
 def over_axis(line: str, scores: Tensor, axis: int) -> str:
-    """A line with the axis of a softmax and the shape of its input."""
+    """Return a line with the axis of a softmax and the shape of its input."""
     return line.format(axis % scores.ndim, " x ".join(map(str, scores.shape)))
 
 
 def write_count(tensor: Tensor) -> int | None:
-    """The number of writes to a tensor, or None if torch does not count them."""
+    """Return the number of writes to a tensor, or None if torch does not count them."""
     return None if tensor.is_inference() else tensor._version
 
 
 def _features_after(
     features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
 ) -> frozenset[int]:
-    """The features after axes were summed; a new axis that replaces features, such as heads, counts, too."""
+    """Return the features after a sum over axes; a new axis in their place, such as heads, also counts."""
     present = labels_in(axes)
     added = [label for label in present if label not in labels and label not in features]
     gone = [label for label in labels_in(before) if label not in present]
@@ -335,7 +337,7 @@ def _features_after(
 
 
 def merged_projections(parts: Sequence[Projected]) -> Projected:
-    """The facts about a tensor that was made from several projections."""
+    """Return the facts about a tensor that was made from several projections."""
     if all(part is parts[0] for part in parts):
         return parts[0]
     sources, parents = (
@@ -347,7 +349,7 @@ def merged_projections(parts: Sequence[Projected]) -> Projected:
 
 
 def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
-    """The labels of the axes of a tensor after a function, or None if they are lost."""
+    """Return the labels of a tensor's axes after a function, or None if they are lost."""
     if call.function in EXPANSIONS:
         return broadcast(axes, result.shape)
     if call.function in SHAPES:
@@ -367,9 +369,9 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
 def read_attention(
     facts: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
-    """The attention of weights in a product with values, or None if its axes are ambiguous.
+    """Return the attention whose weights are multiplied by values, or None if its axes are ambiguous.
 
-    Raises NotHeard for softmaxes joined into rows that are not shares.
+    Raises NotHeard if several softmaxes were joined into rows that are not shares.
     """
     softmax, product = facts.softmax, facts.softmax.product
     read = facts.before if facts.is_dropped else Labelled(reached, facts.axes)
@@ -377,7 +379,7 @@ def read_attention(
     if softmax.is_unfollowed and remark is None:
         remark = UNFOLLOWED
     weights = softmax.weights() if is_whole or read is None else read
-    has_all = is_whole and facts.is_cut  # the whole result of a softmax, of which a part is in the product
+    has_all = is_whole and facts.is_cut  # the whole result of a softmax, only part of which is in the product
     split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [facts.axes]))
     if {query, facts.key} & split.keys():
         return None
@@ -423,7 +425,7 @@ def read_attention(
 
 
 def _read_whole(facts: Weights, read: Labelled | None) -> tuple[bool, str | None]:
-    """True if weights are read from the softmax, and a remark about changes that are not in them."""
+    """Return True if weights are read from the softmax, and a remark on changes that they do not include."""
     if facts.is_whole and not (facts.softmax.is_overwritten() and not facts.is_dropped):
         return True, BY_ROWS if facts.is_scaled else None
     if read is not None and are_shares(read, facts.key):
@@ -436,7 +438,7 @@ def _read_whole(facts: Weights, read: Labelled | None) -> tuple[bool, str | None
 
 
 def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:
-    """The labels of the leading axes, in order, with new labels for axes of size 1."""
+    """Return the labels of the leading axes in order, with new labels for axes of size 1."""
     sizes = sizes_in(axes)
     num_single = (has_query and tokens[0] not in sizes) + (tokens[1] not in sizes)
     lead: list[int] = []
@@ -457,7 +459,7 @@ def _with_dims(
     sizes: Mapping[int, int],
     lead: Sequence[int],
 ) -> Tensor | None:
-    """A tensor with these labels as (*lead, token, dim), or None if it has other labels."""
+    """Return the tensor with these labels as (*lead, token, dim), or None if it has other labels."""
     whole = laid_out(labelled, (*labels, *dims), {**sizes_in(labelled.axes), **sizes})
     if whole is None:
         return None
@@ -465,7 +467,7 @@ def _with_dims(
 
 
 def are_shares(weights: Labelled, key: int | None) -> bool:
-    """True if rows are still shares after mixing: not negative, and with sums of at most 1."""
+    """Return True if rows are still shares after mixing: nonnegative, with sums of at most 1."""
     entries, axes = weights
     summed = [axis for axis, parts in enumerate(axes) if any(part.label == key for part in parts)]
     rows = entries.sum(summed) if summed else entries

@@ -1,4 +1,4 @@
-"""Follows tensors from queries and keys to values, and reports attention by hand."""
+"""Follows tensors from queries and keys to values, and reports handmade attention."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,9 +15,9 @@ from attncli.features.record.listening.torch_calls import unseen
 class Follower(Origins):
     """Tracks tensors, and reports each product of weights and values.
 
-    `heard` is called with a function that reads the attention; it must be called at once and raises NotHeard
-    if the attention cannot be read. `unclear` is called with the reason if an attention is not recorded.
-    Facts about a tensor are dropped when the tensor is freed.
+    `heard` is called with a function that reads the attention; that function must be called at once, and
+    raises NotHeard if the attention cannot be read. `unclear` is called with the reason if an attention is
+    not recorded. Facts about a tensor are dropped when the tensor is freed.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Follower(Origins):
         self._heard, self.unclear = heard, unclear
 
     def reach(self, facts: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> None:
-        """Report that weights were multiplied with their values."""
+        """Report that weights were multiplied by their values."""
         softmax = facts.softmax
         if softmax.is_heard:
             return

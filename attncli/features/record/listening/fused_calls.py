@@ -1,4 +1,4 @@
-"""Query, key, value and mask from torch's fused attention and from its functions for whole layers."""
+"""The query, key, value and mask from torch's fused attention and its functions for whole layers."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -29,7 +29,7 @@ def sdpa_call(
     """Read the arguments of `scaled_dot_product_attention`."""
     query, key, value = (readable(tensor) for tensor in (query, key, value))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
-    # torch aligns the first query with the first key.
+    # torch aligns the first query with the first key
     offset = 0 if is_causal and num_queries != num_keys else None
     visibility = Visibility(num_queries, num_keys, causal=is_causal, offset=offset)
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -46,7 +46,7 @@ def flex_call(
     scale: float,
     *others: object,
 ) -> FusedCall:
-    """Read the arguments of flex_attention, with the whole mask of its block mask and `score_mod`."""
+    """Read the arguments of flex_attention, with the whole mask from its block mask and `score_mod`."""
     from torch.nn.attention import flex_attention
 
     query, key, value = (readable(tensor) for tensor in (query, key, value))
@@ -90,7 +90,7 @@ def _attention_fast_path(
     *,
     num_tokens: int | None = None,
 ) -> FusedCall:
-    """Read the arguments of the fast path of nn.MultiheadAttention, whose query, key and value are equal."""
+    """Read the arguments of nn.MultiheadAttention's fast path, in which query, key and value are equal."""
     return _projected_call(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
 
 
@@ -112,14 +112,14 @@ def _layer_fast_path(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> FusedCall:
-    """Read the arguments of the fast path of nn.TransformerEncoderLayer."""
+    """Read the arguments of nn.TransformerEncoderLayer's fast path."""
     mask, mask_type = (*others[6:], mask, mask_type)[:2] if len(others) > 7 else (mask, mask_type)
     norm = (norm_weight, norm_bias, eps) if norm_first else None
     return _projected_call(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
 
 
 class FastPath(NamedTuple):
-    """The function that reads the arguments of a fast path, and the index of the number of heads in them."""
+    """The function that reads a fast path's arguments, and the index of the number of heads among them."""
 
     read: Callable[..., FusedCall]
     heads: int
@@ -154,7 +154,7 @@ def _projected_call(
     query, key, value = (part.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2) for part in parts)
     hides, kind = mask
     if hides is not None:
-        # As in torch, every entry except 0 hides.
+        # As in torch, every nonzero entry hides a key.
         allowed = ~hides.detach().to(torch.bool)
         allowed = allowed[:, None, None] if kind == KEYS_ALONE else allowed
     plain = Visibility(query.shape[2], key.shape[2])
@@ -162,7 +162,7 @@ def _projected_call(
 
 
 def _padded(nested: Tensor, num_tokens: int | None) -> tuple[Tensor, Tensor]:
-    """Padded texts, and the mask (text, 1, query, key) of their real queries and keys."""
+    """Return padded texts, and the mask (text, 1, query, key) of their real queries and keys."""
     lengths = nested._nested_tensor_size()[:, 0]
     longest = max(num_tokens or 0, int(lengths.max())) if len(lengths) else 0
     if not longest:

@@ -1,4 +1,4 @@
-"""One attention of a program: the module that called it, and its layer."""
+"""One attention in a program: the module that called it, and its layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ ONE_AXIS = (
 
 @dataclass(frozen=True)
 class HeardCall:
-    """One attention of a program: its module, and its tensors, detached but not copied.
+    """One attention in a program: its module, and its tensors, which are detached but not copied.
 
-    - `module`: path of the running module, with `#2` for the second attention in one call of it.
-    - `call`: number of its call, from 0. `function`: the function that computed the attention.
-    - `weights`: the program's weights before dropout, if it computes them itself.
-    - `has_heads`: False if texts and heads share one axis, which is the head axis here.
-    - `outermost`: number of the call of an outermost module. `step`: number of earlier training steps.
-    - `first_query`: position of the first query among the keys, if known.
+    - `module`: the path of the running module, with `#2` for the second attention in one call of the module.
+    - `call`: the number of its call, from 0. `function`: the function that computed the attention.
+    - `weights`: the program's weights before dropout, if the program computes them itself.
+    - `has_heads`: False if texts and heads share one axis, which is then the head axis.
+    - `outermost`: the outermost module's call number. `step`: the number of earlier training steps.
+    - `first_query`: the position of the first query among the keys, if known.
     - `hides_by_numbers`: a finite mask covers whole rows, which count as rows without keys although the
       program computes attention in them.
     """
@@ -60,8 +60,8 @@ class HeardCall:
 class CallHint(NamedTuple):
     """Facts about an attention from the torch function around it, or from the projections before it.
 
-    `feature_ratio`: if there is no axis of heads, the width of the projection divided by that of the query.
-    `first_query`: position of the first query among the keys, if known, since keys may be appended.
+    `feature_ratio`: if there is no head axis, the projection's width divided by the query's width.
+    `first_query`: the position of the first query among the keys, if known, because keys may be appended.
     """
 
     num_heads: int | None = None
@@ -70,7 +70,7 @@ class CallHint(NamedTuple):
     first_query: int | None = None
 
     def completed_by_origins(self, origins: Origins, query: Tensor, key: Tensor) -> "CallHint":
-        """The hint completed from the origins of the tensors of a fused function."""
+        """Return the hint, completed from the origins of a fused function's tensors."""
         hint = self
         if hint.num_heads is None:
             hint = hint._replace(
@@ -82,7 +82,7 @@ class CallHint(NamedTuple):
         return hint
 
     def completed_by_hand(self, read: HandmadeAttention) -> "CallHint":
-        """The hint completed from an attention by hand."""
+        """Return the hint, completed from a handmade attention."""
         return self._replace(
             num_heads=read.num_heads if self.num_heads is None else self.num_heads,
             is_self=self.is_self if read.is_self is None else read.is_self,
@@ -92,9 +92,9 @@ class CallHint(NamedTuple):
 
 @dataclass(frozen=True)
 class CallReader:
-    """Makes layers from the attention read of a program with the modules `running`.
+    """Makes layers from the attention read from a program whose modules are in `running`.
 
-    `heads` are the numbers of heads set by the user, by pattern of paths.
+    `heads` are the numbers of heads that the user set, by path pattern.
     """
 
     running: RunningModules
@@ -110,7 +110,7 @@ class CallReader:
         hint: CallHint,
         step: int,
     ) -> HeardCall:
-        """The call `number` of a module at a training step. Raises NotHeard if it cannot be read."""
+        """Return the call `number` of a module at a training step. Raises NotHeard if it cannot be read."""
         by_hand = read if isinstance(read, HandmadeAttention) else None
         tokens = read.weights if isinstance(read, HandmadeAttention) else read.query
         if not tokens.numel():
@@ -153,7 +153,7 @@ class CallReader:
         )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
-        """The number of heads: set by the user, else from the torch call, else from a module."""
+        """Return the number of heads: set by the user, or else from the torch call, or else from a module."""
         for pattern, number in self.heads.items():
             if fnmatchcase(path, pattern):
                 if not make_heads(lead, number):
@@ -163,9 +163,9 @@ class CallReader:
         if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads
         if hint.feature_ratio is None:
-            # With several axes, a module further out may describe another attention.
+            # With several axes, a module further out may describe a different attention.
             return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
-        # The module itself may have joined heads and texts on one axis before the projection.
+        # The module itself may have merged heads and texts into one axis before the projection.
         module_heads = self.running.num_heads(prod(lead), nearest=1)
         return 1 if module_heads is None or hint.feature_ratio % module_heads == 0 else module_heads
 

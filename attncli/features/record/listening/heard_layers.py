@@ -1,4 +1,4 @@
-"""Builds attention layers from recorded tensors: the axes of texts and heads, the mask and the bias."""
+"""Builds attention layers from recorded tensors: the text and head axes, the mask and the bias."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ CLOSE = 1e-5
 
 
 def fused_layer(call: FusedCall, num_heads: int | None) -> AttentionLayer:
-    """The layer of a fused call; without `num_heads` the heads are the last of the leading axes."""
+    """Return the layer of a fused call; without `num_heads`, the last leading axis has the heads."""
     query = call.query
-    if query.ndim == call.key.ndim:  # queries of one text or head may be shared by all keys
+    if query.ndim == call.key.ndim:  # queries of one text or head may share all keys
         sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
         query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
     lead = query.shape[:-2]
@@ -47,7 +47,7 @@ def fused_layer(call: FusedCall, num_heads: int | None) -> AttentionLayer:
 
 
 def with_heads_last(read: Callable[[], FusedCall], num_heads: int) -> FusedCall:
-    """The arguments of a function, (head x text, token, dim), as (text, head, token, dim)."""
+    """Return a function's arguments, (head x text, token, dim), as (text, head, token, dim)."""
     call = read()
     lead = call.query.shape[0]
 
@@ -63,7 +63,7 @@ def with_heads_last(read: Callable[[], FusedCall], num_heads: int) -> FusedCall:
 
 
 def _hides_rows_per_head(mask: Tensor) -> bool:
-    """True if a row (text, query) has keys in only some heads, which a layer cannot represent."""
+    """Return True if a row (text, query) has keys in only some heads, which a layer cannot represent."""
     if mask.shape[1] == 1:
         return False
     has_key = (mask if mask.dtype == torch.bool else mask > hiding_numbers(mask)).any(dim=-1)
@@ -71,7 +71,7 @@ def _hides_rows_per_head(mask: Tensor) -> bool:
 
 
 def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """Reshape to (text, head, token, dim) a tensor with the leading axes of the query, fewer heads, or 1."""
+    """Reshape a tensor with the query's leading axes, fewer heads, or size 1 to (text, head, token, dim)."""
     *sizes, num_tokens, dim = tensor.shape
     if len(lead) < 2:
         num_heads = num_heads or prod(lead)
@@ -91,7 +91,7 @@ def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
 
 
 def _four_axes_mask(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """Reshape a mask to (text, head, query, key), where an axis may have size 1."""
+    """Reshape a mask to (text, head, query, key), where any axis may have size 1."""
     mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
     mask_lead, size = mask.shape[:-2], mask.shape[-2:]
     if prod(mask_lead) == 1:
@@ -104,7 +104,7 @@ def _four_axes_mask(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Te
 
 
 def _split_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """The visibility and the bias in a mask of four axes."""
+    """Return the visibility and the bias that a mask with four axes contains."""
     mask = mask.expand(-1, -1, num_queries, num_keys)
     if mask.numel() > MOST_SPLIT:
         return _split_large_mask(mask, num_queries, num_keys)
@@ -126,9 +126,9 @@ def _split_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Vi
 
 @dataclass(frozen=True)
 class MaskRule:
-    """The visibility in a mask (text, head, query, key) of a program, which is not copied.
+    """The visibility in a program's mask (text, head, query, key), which is not copied.
 
-    `hiding` are the largest numbers that hide, or None for a mask of booleans.
+    `hiding` has the largest numbers that hide a key, or None for a Boolean mask.
     """
 
     mask: Tensor
@@ -140,13 +140,13 @@ class MaskRule:
 
 
 def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
-    """The program's mask, if the layer refers to it."""
+    """Return the program's mask, if the layer refers to it."""
     rule = layer.visibility.rule if isinstance(layer, AttentionLayer) else None
     return rule.mask if isinstance(rule, MaskRule) else None
 
 
 def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
-    """The layer with its own copy of the program's mask, which the program may change later."""
+    """Return the layer with its own copy of the program's mask, since the program may change the original."""
     rule = layer.visibility.rule
     if not isinstance(rule, MaskRule):
         return layer
@@ -160,17 +160,17 @@ CHECKED_ROWS = 8
 
 
 def make_heads(lead: torch.Size, num_heads: int) -> bool:
-    """True if `by_heads` can split the leading axes into this number of heads."""
+    """Return True if `by_heads` can split the leading axes into this number of heads."""
     suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
     return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
 
 
 def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
-    """Reshape a tensor with leading axes of texts, heads, windows in any order to (text, head, token, dim).
+    """Reshape a tensor with text, head and window axes in any order to (text, head, token, dim).
 
-    Heads are the last axes whose sizes multiply to the number; else the only axis of that size, as in (head,
-    text) and (head, column, row); else a part of the first axis, as in (text x head, window). Without a
-    number they are the last axis.
+    The heads are the last axes whose sizes multiply to the number of heads; or else the only axis of that
+    size, as in (head, text) and (head, column, row); or else part of the first axis, as in (text x head,
+    window). Without a number, the heads are the last axis.
     """
     lead = tensor.shape[:-2]
     if num_heads is None:
@@ -189,7 +189,7 @@ def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) ->
 def layer_by_hand(
     attention: HandmadeAttention, num_heads: int | None
 ) -> tuple[AttentionLayer | GivenWeights, Tensor]:
-    """The layer of an attention that a program computes itself, and the program's weights.
+    """Return the layer of an attention that a program computes itself, and the program's weights.
 
     The layer is GivenWeights if query, key and scale do not reproduce the weights.
     """
@@ -226,7 +226,7 @@ def layer_by_hand(
 
 
 def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
-    """Mask of the keys that are seen, from the scores that entered the softmax.
+    """Return a mask of the keys that are seen, from the scores that entered the softmax.
 
     If the scores do not reproduce the weights, the weights were changed later and a weight of 0 is hidden. A
     row in which all scores are hidden has no key.
@@ -242,7 +242,7 @@ def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
 def hides_rows_by_numbers(
     read: HandmadeAttention | FusedCall, layer: AttentionLayer | GivenWeights, weights: Tensor | None
 ) -> bool:
-    """True if rows that count as rows without keys have weights in the program."""
+    """Return True if rows that count as rows without keys have weights in the program."""
     if weights is not None:
         if isinstance(layer, GivenWeights):
             seen = layer.seen
@@ -261,9 +261,9 @@ def hides_rows_by_numbers(
 
 
 def _reproduces(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
-    """True if query, key and bias reproduce the weights, in some rows or in all.
+    """Return True if query, key and bias reproduce the weights, in some rows or in all.
 
-    Rows without keys are skipped: a finite mask gives them weights.
+    Rows without keys are skipped, because a finite mask gives them weights.
     """
     num_queries = weights.shape[2]
     step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)

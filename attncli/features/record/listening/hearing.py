@@ -42,7 +42,7 @@ BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 
 class StepCounter:
-    """Counts training steps: optimizer steps or, if there are none, calls of backward."""
+    """Counts training steps: optimizer steps or, if there are none, backward calls."""
 
     def __init__(self) -> None:
         self.num_updates = self.num_backward = 0
@@ -53,15 +53,15 @@ class StepCounter:
         return self.num_updates or self.num_backward
 
     def count_update(self, *_: object) -> None:
-        """Count a step of an optimizer."""
+        """Count an optimizer step."""
         self.num_updates += 1
 
 
 class Hearing:
-    """Passes the attention in torch's functions to `consume`, with the module in `running` that called them.
+    """Passes the attention in torch's functions to `consume`, with the module in `running` that called it.
 
-    The first `calls` of each module whose path matches `patterns` are read; other calls are only counted.
-    `heads` are numbers of heads by pattern. No error of attn reaches the program.
+    The first `calls` calls of each module whose path matches `patterns` are read; other calls are only
+    counted. `heads` has the number of heads for each pattern. No error in attn reaches the program.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Hearing:
         self._threads = local()
 
     def matches(self, path: str) -> bool:
-        """True if the path of a module matches a pattern."""
+        """Return True if a module's path matches a pattern."""
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
     def read_call(
@@ -130,7 +130,7 @@ class Hearing:
         self._threads.hint = hint
 
     def follower(self) -> Follower:
-        """The follower of tensors in this thread."""
+        """The follower of this thread's tensors."""
         follower: Follower | None = getattr(self._threads, "follower", None)
         if follower is None:
             follower = self._threads.follower = Follower(self._heard_by_hand, self._unclear)
@@ -163,11 +163,11 @@ class Hearing:
         self.hear("by hand", read)
 
     def note_error(self, error: Exception, place: str | None = None) -> None:
-        """Note an error of attn; without a place, at the running module."""
+        """Note an error in attn; without a place, note it at the running module."""
         if place is None:
             try:
                 place = self._path()
-            except Exception as path_error:  # the program must go on
+            except Exception as path_error:  # the program must continue
                 place, error = "a module", path_error
         self.notes.miss(place, f"{type(error).__name__}: {error}")
 
@@ -179,10 +179,10 @@ class Hearing:
         return f"{path}#{number + 1}" if number else path
 
     def check_module(self, module: nn.Module) -> None:
-        """At the end of a module, note it if it is named after attention but none was detected in it.
+        """When a module ends, note it if its name suggests attention but none was detected in it.
 
-        The weights of a module may be multiplied with values in the module that called it, so the note is
-        added when that ends.
+        A module's weights may be multiplied by values in the module that called it, so the note is added when
+        the calling module ends.
         """
         stack = self.running.stack
         is_recomputed = torch._C._current_graph_task_id() != -1
@@ -225,5 +225,5 @@ class Hearing:
                 self.consume(self._reader.heard_call(path, number, function, read(), hint, self.steps.steps))
         except (NotHeard, UserError) as error:
             self.notes.miss(path, error)
-        except Exception as error:  # the program must go on
+        except Exception as error:  # the program must continue
             self.note_error(error, path)

@@ -22,7 +22,7 @@ MOST_BIAS = 2**24
 class FusedCall(NamedTuple):
     """The arguments of a fused function: query, key and value (..., token, dim), which may share key heads.
 
-    `visibility` does not include the `mask`, which has booleans (True may attend) or numbers to add.
+    `visibility` does not include the `mask`, which holds Booleans (True: may attend) or numbers to add.
     """
 
     query: Tensor
@@ -35,11 +35,11 @@ class FusedCall(NamedTuple):
 
 
 class NotHeard(Exception):
-    """An attention cannot be read, for the reason in the message."""
+    """Raised if an attention cannot be read, for the reason in the message."""
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """The tensor without its gradient. Raises NotHeard if it is not a plain torch tensor with data."""
+    """Return the tensor without its gradient. Raises NotHeard if it is not a plain torch tensor with data."""
     if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
         raise NotHeard("nested tensors and tensors without data cannot be read")
     if type(tensor) not in (Tensor, nn.Parameter):
@@ -48,12 +48,12 @@ def readable(tensor: Tensor) -> Tensor:
 
 
 def readable_call(call: FusedCall) -> FusedCall:
-    """The call with readable tensors."""
+    """Return the call with readable tensors."""
     return call._replace(query=readable(call.query), key=readable(call.key), value=readable(call.value))
 
 
 def readable_mask(mask: Tensor, device: torch.device) -> Tensor:
-    """A mask as a plain tensor; torch's causal biases are materialised.
+    """Return a mask as a plain tensor; torch's causal biases are materialised.
 
     Raises NotHeard for a tensor class that overrides torch functions.
     """
@@ -77,7 +77,9 @@ KernelReader = Callable[..., FusedCall]
 
 
 def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *, causal: bool) -> Visibility:
-    """The visibility of a window (keys before and after, -1 is all), with the last query at the last key."""
+    """Return the visibility of a window (keys before and after, -1 for all), with the last query at the last
+    key.
+    """
     left, right = window[0], 0 if causal else window[1]
     shift = num_keys - num_queries
     if left < 0 and right < 0:
@@ -95,7 +97,7 @@ def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *,
 
 
 def _bias_by_distance(slopes: Tensor, num_queries: int, num_keys: int) -> Tensor:
-    """-slope |i + num_keys - num_queries - j|, Press et al. 2021 (2108.12409)."""
+    """Return -slope |i + num_keys - num_queries - j|, Press et al. 2021 (2108.12409)."""
     if slopes.numel() * num_queries * num_keys > MOST_BIAS:
         raise ValueError("texts are too long to compute their bias by distance")
     places = torch.arange(num_queries, device=slopes.device).unsqueeze(-1) + num_keys - num_queries
@@ -116,7 +118,7 @@ def _flash(
     *others: object,
     **named: object,
 ) -> FusedCall:
-    """flash_attn_func: tensors (text, token, head, dim)."""
+    """Read flash_attn_func: tensors (text, token, head, dim)."""
     query, key, value = (part.detach().transpose(1, 2) for part in (q, k, v))
     num_queries, num_keys = query.shape[2], key.shape[2]
     rules = ScoreRules(
@@ -129,13 +131,13 @@ def _flash(
 
 
 def _flash_packed(qkv: Tensor, *others: Any, **named: Any) -> FusedCall:
-    """flash_attn_qkvpacked_func: (text, token, 3, head, dim)."""
+    """Read flash_attn_qkvpacked_func: (text, token, 3, head, dim)."""
     parts: tuple[Any, ...] = qkv.unbind(dim=2)
     return _flash(*parts, *others, **named)
 
 
 def _flash_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> FusedCall:
-    """flash_attn_kvpacked_func: key and value in one tensor (text, token, 2, head, dim)."""
+    """Read flash_attn_kvpacked_func: key and value in one tensor (text, token, 2, head, dim)."""
     parts: tuple[Any, ...] = kv.unbind(dim=2)
     return _flash(q, *parts, *others, **named)
 
@@ -151,9 +153,9 @@ def _flash_lengths(
     *others: Any,
     **named: Any,
 ) -> FusedCall:
-    """flash_attn_varlen_func: concatenated texts (token, head, dim), which are padded here.
+    """Read flash_attn_varlen_func: concatenated texts (token, head, dim), which are padded here.
 
-    Queries of the padding see no key; the last query of each text is at its last key.
+    Padding queries see no key; the last query of each text is at its last key.
     """
     ends_q, ends_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     query, key, value = (_padded(part, ends) for part, ends in ((q, ends_q), (k, ends_k), (v, ends_k)))
@@ -179,7 +181,7 @@ def _flash_lengths(
 
 
 def _padded(tokens: Tensor, ends: list[int]) -> Tensor:
-    """Concatenated texts as padded rows."""
+    """Return concatenated texts as padded rows."""
     texts = [tokens.detach()[start:end] for start, end in pairwise(ends)]
     return torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
 
@@ -187,13 +189,13 @@ def _padded(tokens: Tensor, ends: list[int]) -> Tensor:
 def _flash_lengths_packed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *others: Any, **named: Any
 ) -> FusedCall:
-    """flash_attn_varlen_qkvpacked_func: (token, 3, head, dim)."""
+    """Read flash_attn_varlen_qkvpacked_func: (token, 3, head, dim)."""
     parts: tuple[Any, ...] = (*qkv.unbind(dim=1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     return _flash_lengths(*parts, *others, **named)
 
 
 def _flash_lengths_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> FusedCall:
-    """flash_attn_varlen_kvpacked_func: key and value in one tensor (token, 2, head, dim)."""
+    """Read flash_attn_varlen_kvpacked_func: key and value in one tensor (token, 2, head, dim)."""
     parts: tuple[Any, ...] = kv.unbind(dim=1)
     return _flash_lengths(q, *parts, *others, **named)
 
@@ -207,7 +209,7 @@ def _xformers(
     scale: float | None = None,
     **named: object,
 ) -> FusedCall:
-    """memory_efficient_attention: (text, token, head, dim), or without heads; the bias may be an object."""
+    """Read memory_efficient_attention: (text, head, token, dim) or no heads; a bias may be an object."""
     if query.ndim not in (3, 4):
         raise ValueError(f"xformers cannot be read with tensors of {query.ndim} axes")
     query, key, value = (
@@ -233,7 +235,7 @@ def _sage(
     *others: object,
     **named: object,
 ) -> FusedCall:
-    """sageattn: (text, head, token, dim), or (text, token, head, dim) in the layout NHD."""
+    """Read sageattn: (text, head, token, dim), or (text, token, head, dim) in the NHD layout."""
     query, key, value = (
         (part if tensor_layout == "HND" else part.transpose(1, 2)).detach() for part in (q, k, v)
     )
@@ -265,7 +267,7 @@ Hear = Callable[[str, Callable[[], FusedCall], Callable[[], Any]], Any]
 
 
 class Kernels:
-    """Replaces the functions of imported packages until `restore`."""
+    """Replaces the functions of imported packages until `restore` is called."""
 
     def __init__(self, hear: Hear) -> None:
         self._hear, self._is_closed = hear, False
@@ -286,7 +288,7 @@ class Kernels:
                     self._replaced.append((function, replacement))
 
     def restore(self) -> None:
-        """Put the original functions back; wrappers that others put around ours then call the originals."""
+        """Restore the original functions; wrappers put around attn's functions then call the originals."""
         self._is_closed = True
         for function, replacement in self._replaced:
             _put(replacement, function)
@@ -304,7 +306,7 @@ class Kernels:
 
 
 def _put(old: object, new: object) -> None:
-    """Replace `old` by `new` in all modules, under any name."""
+    """Replace `old` with `new` in all modules, under any name."""
     for module in [*sys.modules.values()]:
         if isinstance(module, ModuleType):
             for name, value in [*vars(module).items()]:

@@ -1,7 +1,7 @@
-"""Detects the attention of any running PyTorch program in its calls of torch functions.
+"""Detects attention in any running PyTorch program from its calls of torch functions.
 
 A TorchFunctionMode sees the functions that are called from Python. Every function runs as the program called
-it; attn only reads its arguments and result, and no error of attn reaches the program.
+it; attn only reads the arguments and the result, and no error in attn reaches the program.
 """
 
 import sys
@@ -48,11 +48,11 @@ def _close(thread: Thread) -> None:
 
 
 class Listener(TorchFunctionMode):
-    """Passes the attention of a program to `consume` inside the context `listening`.
+    """Passes a program's attention to `consume` within the context `listening`.
 
     - `calls`: the number of first calls of each module to read, or "all", or "last" (reads all).
-    - `modules`: patterns of paths such as `*.self_attn`, separated by commas.
-    - `heads`: numbers of heads by pattern, for programs that join texts and heads in one axis.
+    - `modules`: path patterns such as `*.self_attn`, separated by commas.
+    - `heads`: the number of heads for each pattern, for programs that merge texts and heads into one axis.
     - `all_threads`: also read the modules that other threads call.
     """
 
@@ -81,22 +81,22 @@ class Listener(TorchFunctionMode):
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of calls of each module, by its path."""
+        """The number of calls of each module, by the module's path."""
         return self._hearing.counts
 
     @property
     def training_steps(self) -> int:
-        """The number of training steps of the program so far."""
+        """The number of the program's training steps so far."""
         return self._hearing.steps.steps
 
     def notes(self) -> list[str]:
-        """Notes about everything that was changed or missed."""
+        """Notes on everything that was changed or missed."""
         if self.running.has_scripted:
             self._hearing.notes.say(SCRIPTED)
         return self._hearing.notes.lines()
 
     def __exit__(self, *error: object) -> None:
-        """Remove this mode from the stack, and keep modes that were added after it."""
+        """Remove this mode from the stack, but keep modes that were added after it."""
         modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if self in modes:
             above = modes[len(modes) - modes[::-1].index(self) :]
@@ -107,7 +107,7 @@ class Listener(TorchFunctionMode):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Read attention in this thread, or in all threads, inside this context."""
+        """Read attention in this thread, or in all threads, within this context."""
         self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
             stack.callback(setattr, self, "_is_closed", True)
@@ -140,7 +140,7 @@ class Listener(TorchFunctionMode):
         self._run_uncompiled()
 
     def _run_uncompiled(self) -> None:
-        """Run compiled code uncompiled, since compiled code does not call the torch functions."""
+        """Run compiled code uncompiled, because compiled code does not call the torch functions."""
         if self._stance is not None and uncompiled.may_begin():
             stack, self._stance = self._stance, None
             uncompiled.begin()
@@ -153,7 +153,7 @@ class Listener(TorchFunctionMode):
     def _enter(self, module: nn.Module, inputs: object) -> None:
         try:
             self._begin(module, inputs)
-        except Exception as error:  # the program must go on
+        except Exception as error:  # the program must continue
             self._hearing.note_error(error, type(module).__name__)
 
     def _begin(self, module: nn.Module, inputs: object) -> None:
@@ -189,7 +189,7 @@ class Listener(TorchFunctionMode):
             self._after_modules()
             if not self.running.stack:
                 self._hearing.follower().clear()
-        except Exception as error:  # the program must go on
+        except Exception as error:  # the program must continue
             self._hearing.note_error(error, type(module).__name__)
 
     def _after_modules(self) -> None:
@@ -205,14 +205,14 @@ class Listener(TorchFunctionMode):
         return is_pushed_by_opener or getattr(self._threads, "pushed_at", None) is not None
 
     def _may_hear(self, module: nn.Module, path: str) -> bool:
-        """True if a pattern matches a module, or its attention, which a fast path does not call."""
+        """Return True if a pattern matches a module, or its attention, which a fast path does not call."""
         is_layer = isinstance(module, nn.TransformerEncoderLayer)
         return self._hearing.matches(path) or (
             is_layer and self._hearing.matches(f"{path}.{LAYER_ATTENTION}")
         )
 
     def _hear_kernel(self, name: str, read: Callable[[], FusedCall], call: Callable[[], Any]) -> Any:
-        """Call a function of another package and read its attention, but not the functions that it calls."""
+        """Call another package's function and read its attention, but not that of functions it calls."""
         if not self._is_pushed():
             return call()
         self._threads.is_inside = True
@@ -222,7 +222,7 @@ class Listener(TorchFunctionMode):
             self._threads.is_inside = False
         try:
             self._hearing.hear(name, lambda: readable_call(read()))
-        except Exception as error:  # the program must go on
+        except Exception as error:  # the program must continue
             self._hearing.note_error(error)
         return result
 
@@ -231,7 +231,7 @@ class Listener(TorchFunctionMode):
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        # Threads that were running when it was closed still have this mode.
+        # Threads that were running when the listener was closed still have this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
         called = function
@@ -246,14 +246,14 @@ class Listener(TorchFunctionMode):
             if self._stance is not None:
                 self._run_uncompiled()
             self._hearing.read_call(called, function, arguments, named, result)
-        except Exception as error:  # the program must go on
+        except Exception as error:  # the program must continue
             self._hearing.note_error(error)
         return result
 
     def _through(
         self, frame: FrameType, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """Call torch's function with this mode active inside it, which torch itself would disable.
+        """Call torch's function with this mode active inside it; torch itself would disable the mode.
 
         As in torch, tensor classes that override the function come first.
         """
@@ -281,7 +281,7 @@ MOST_WRAPPED = 3
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove the frames between a program and torch from the traceback of an error."""
+    """Remove the frames between a program and torch from an error's traceback."""
     entries: list[TracebackType] = []
     entry = error.__traceback__
     while entry is not None:

@@ -34,13 +34,13 @@ Held = TypeVar("Held")
 
 
 class ByModule(Generic[Held]):
-    """A weak mapping from modules to values, by identity: modules may be equal or unhashable."""
+    """A weak mapping from modules to values by identity, because modules may be equal or unhashable."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[ref[nn.Module], Held]] = {}
 
     def get(self, module: nn.Module) -> Held | None:
-        """The value of a module, or None."""
+        """Return the value of a module, or None."""
         entry = self._entries.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
@@ -55,7 +55,7 @@ class ByModule(Generic[Held]):
         entries[number] = ref(module, forget), value
 
     def items(self) -> Iterator[tuple[nn.Module, Held]]:
-        """The living modules and their values."""
+        """Yield the living modules and their values."""
         for weak, value in [*self._entries.values()]:
             if (module := weak()) is not None:
                 yield module, value
@@ -63,11 +63,11 @@ class ByModule(Generic[Held]):
 
 @dataclass
 class CalledModule:
-    """A running module, the number of attentions detected in this call of it, and its frame.
+    """A running module, the number of attentions detected during this call, and its frame.
 
-    `has_attention` includes the modules inside it. `undetected` has the paths and classes of modules inside
-    it that are named after attention but have none. `num_tokens` is the length of padded texts in an encoder
-    of torch.
+    `has_attention` also covers the modules inside it. `undetected` has the paths and classes of modules
+    inside it whose names suggest attention but in which none was detected. `num_tokens` is the length of
+    padded texts in a torch encoder.
     """
 
     module: nn.Module
@@ -79,7 +79,7 @@ class CalledModule:
     asks: bool = False
 
     def has_ended(self) -> bool:
-        """True if the call ended without running its hooks, as after a BaseException."""
+        """Return True if the call ended without running its hooks, as after a BaseException."""
         if self.frame is None:
             return False
         frame: FrameType | None = sys._getframe(1)
@@ -89,7 +89,7 @@ class CalledModule:
 
 
 class RunningModules:
-    """The running modules of each thread, outermost first."""
+    """The running modules of each thread, the outermost first."""
 
     def __init__(self) -> None:
         self._threads = local()
@@ -110,7 +110,7 @@ class RunningModules:
         return stack
 
     def enter(self, module: nn.Module, inputs: object = ()) -> None:
-        """Add a module that begins to run."""
+        """Add a module that has begun to run."""
         self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
         stack = self.stack
         if not stack:
@@ -128,7 +128,7 @@ class RunningModules:
         stack.append(called)
 
     def outermost(self) -> int:
-        """The number of the running call of an outermost module; a new number if no module is running."""
+        """Return the number of the outermost module's running call, or a new number if none is running."""
         if not self.stack:
             self.num_outermost += 1
             return self.num_outermost
@@ -136,7 +136,7 @@ class RunningModules:
         return number
 
     def leave(self, module: nn.Module) -> None:
-        """Remove a module that ended, with any modules inside it that were cut off."""
+        """Remove a module that has ended, and any modules inside it that were interrupted."""
         stack = self.stack
         if stack and stack[-1].module is module:
             self._pop()
@@ -162,20 +162,20 @@ class RunningModules:
 
     @contextmanager
     def within(self, module: nn.Module) -> Iterator[None]:
-        """Treat a module as running inside this context, although it is not called."""
+        """Treat a module as running within this context, although it is not called."""
         stack = self.stack
         stack.append(CalledModule(module))
         yield
         stack.pop()
 
     def drop_ended(self) -> None:
-        """Drop modules that were ended by a BaseException."""
+        """Drop modules that a BaseException ended."""
         stack = self.stack
         while stack and stack[-1].has_ended():
             self._pop()
 
     def path(self) -> str:
-        """The path of the innermost module, or the running function if no module is running."""
+        """Return the path of the innermost module, or name the running function if no module is running."""
         stack = self.stack
         if not stack:
             return _running_function()
@@ -187,7 +187,7 @@ class RunningModules:
         return path
 
     def _new_path(self, module: nn.Module, name: str) -> str:
-        """A unique, permanent path for a module: its name in the outermost module, if that is free.
+        """Return a unique, permanent path for a module: its name in the outermost module, if that is free.
 
         Otherwise the class of the outermost module is put before it, with a number if necessary.
         """
@@ -203,7 +203,7 @@ class RunningModules:
         raise AssertionError("some number is free")
 
     def _names(self, root: nn.Module) -> dict[int, str]:
-        """The names in an outermost module, or in an earlier outermost module that contains it."""
+        """Return the names in an outermost module, or in an earlier outermost module that contains it."""
         for earlier, names in self._paths.items():
             if id(root) in names and earlier is not root and names[id(root)]:
                 return names
@@ -214,9 +214,9 @@ class RunningModules:
         return names
 
     def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
-        """The number of heads from attributes of the running modules, innermost first, or None.
+        """Return the number of heads from attributes of the running modules, innermost first, or None.
 
-        With `nearest` only that number of innermost modules is searched.
+        With `nearest`, only that many innermost modules are searched.
         """
         for called in [*reversed(self.stack)][:nearest]:
             for holder in (called.module, getattr(called.module, "config", None)):
@@ -227,12 +227,12 @@ class RunningModules:
         return None
 
     def class_names(self) -> Sequence[str]:
-        """The classes of the running modules, innermost first."""
+        """Return the classes of the running modules, the innermost first."""
         return [type(called.module).__name__ for called in reversed(self.stack)]
 
 
 def _calling_frame() -> FrameType | None:
-    """The frame of torch that called the running hook, or None if another function called it."""
+    """Return the torch frame that called the running hook, or None if another function called it."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(MOST_BETWEEN):
         if frame is None or frame.f_code in CALLING:
@@ -242,7 +242,7 @@ def _calling_frame() -> FrameType | None:
 
 
 def _names_within(root: nn.Module) -> dict[int, str]:
-    """The names of `named_modules`, without comparing modules for equality."""
+    """Return the names that `named_modules` gives, without comparing modules for equality."""
     names: dict[int, str] = {}
     waiting = [("", root)]
     while waiting:
@@ -255,7 +255,7 @@ def _names_within(root: nn.Module) -> dict[int, str]:
 
 
 def _running_function() -> str:
-    """The running function of the program, with its file and line."""
+    """Return the running function of the program, with its file and line."""
     frame = sys._getframe()
     ours, theirs = str(Path(__file__).parents[3]), str(Path(torch.__file__).parent)
     while frame is not None and frame.f_code.co_filename.startswith((ours, theirs, "<frozen")):

@@ -1,4 +1,4 @@
-"""Notes about a recorded program."""
+"""Notes on a recorded program."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ MOST_LISTED = 3
 
 
 def listed(paths: Iterable[str]) -> str:
-    """The first few paths, and the number of further ones."""
+    """List the first few paths, and the number of further ones."""
     names = [*paths]
     more = len(names) - MOST_LISTED
     return ", ".join(names[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
@@ -25,7 +25,7 @@ class ListenerNotes:
     missed: Counter[str] = field(default_factory=Counter)
 
     def say(self, line: str) -> None:
-        """Add a line, once."""
+        """Add a line unless it has already been added."""
         self.whole_lines[line] = None
 
     def remark(self, path: str, remark: str) -> None:
@@ -37,7 +37,7 @@ class ListenerNotes:
         self.missed[f"{path}: {reason}"] += 1
 
     def lines(self) -> list[str]:
-        """The lines to print."""
+        """Return the lines to print."""
         remarks = (f"{listed(paths)}: {remark}." for remark, paths in self.remarks.items())
         missed = (
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}." for reason, count in self.missed.items()

@@ -1,4 +1,4 @@
-"""Facts about the tensors of a running program, and their origins."""
+"""Facts about a running program's tensors, and the origins of these tensors."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,7 +18,7 @@ MOST_SOURCES = 4096
 
 
 class Origins:
-    """Facts about tensors; the facts of a tensor are dropped when it is freed."""
+    """Facts about tensors; the facts about a tensor are dropped when it is freed."""
 
     def __init__(self) -> None:
         self._followed: dict[int, tuple[ref[Tensor], Followed]] = {}
@@ -26,17 +26,17 @@ class Origins:
         self._num_sources = 0
 
     def clear(self) -> None:
-        """Drop all facts; no tensor is referenced afterwards."""
+        """Drop all facts; afterwards no tensor is referenced."""
         self._followed.clear()
         self._memory.clear()
 
     def find(self, value: object) -> Followed | None:
-        """The facts about a tensor, or None."""
+        """Return the facts about a tensor, or None."""
         entry = self._followed.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 
     def note(self, result: object, facts: Followed | None) -> None:
-        """Set the facts about a tensor or about several; None stops following them."""
+        """Set the facts about one or several tensors; None stops following them."""
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):
                 self._note(tensor, facts)
@@ -54,7 +54,7 @@ class Origins:
         followed[number] = ref(tensor, forget), facts
 
     def source(self, tensor: Tensor) -> frozenset[MemoryPlace]:
-        """The memory of a tensor, shared by tensors that are equal views; empty for one without memory."""
+        """Return a tensor's memory, which equal views of it share; empty for a tensor without memory."""
         if not torch._C._has_storage(tensor):
             return frozenset()
         storage = tensor.untyped_storage()
@@ -72,7 +72,7 @@ class Origins:
         return frozenset({(entry[1], int(tensor.storage_offset()))})
 
     def is_self(self, left: Tensor, right: Tensor, *, same_length: bool) -> bool | None:
-        """True if both were made from the same tensor, False if not, None if unknown.
+        """Return True if both were made from the same tensor, False if not, or None if that is unknown.
 
         `same_length`: both have the same number of tokens.
         """
@@ -87,20 +87,20 @@ class Origins:
             return True if same_length else None
         if same_length and isinstance(first, GivenFeatures) and isinstance(second, GivenFeatures):
             return None
-        # Different parts of one tensor may be two texts, or a token and its text.
+        # Different parts of one tensor may be two texts, or a token and the text it belongs to.
         memory = {number for number, _ in first.sources} & {number for number, _ in second.sources}
         return None if memory else False
 
     def num_heads(self, query: Tensor) -> int | None:
-        """The number of heads of a query (..., token, dim) by its projection, or None if unknown."""
+        """Return the number of heads of a query (..., token, dim) from its projection, or None if unknown."""
         lead = self.axis_sizes(query)[:-2]
         sizes = [size for parts in lead for size, is_feature in parts if is_feature]
         return prod(sizes) if sizes else None
 
     def feature_ratio(self, tensor: Tensor) -> int | None:
-        """The width of the projection of a tensor (text, token, dim) divided by its width.
+        """Return the width of a tensor's projection (text, token, dim) divided by the tensor's width.
 
-        Returns None unless the first axis is of texts without heads.
+        Returns None unless the first axis has texts without heads.
         """
         facts = self.find(tensor)
         if tensor.ndim != 3 or not isinstance(facts, Projected) or facts.made is None or not tensor.numel():
@@ -114,12 +114,12 @@ class Origins:
         return None if has_heads else prod(shape[axis] for axis in features) // tensor.shape[-1]
 
     def has_heads_first(self, query: Tensor) -> bool:
-        """True if the first axis of a query (head x text, token, dim) has heads before texts."""
+        """Return True if the first axis of a query (head x text, token, dim) has heads before texts."""
         parts = self.axis_sizes(query)[0]
         return query.ndim == 3 and len(parts) == 2 and parts[0][1] and not parts[1][1]
 
     def axis_sizes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
-        """The sizes that make up each axis, outermost first, each with True for features."""
+        """Return the sizes that make up each axis, outermost first, each with True for features."""
         facts = self.find(tensor)
         spans = facts.features if isinstance(facts, Projected) else None
         if spans is None or not torch._C._has_storage(tensor):
@@ -127,14 +127,14 @@ class Origins:
         return axis_parts(tensor.shape, tensor.stride(), spans)
 
     def is_parameter(self, tensor: Tensor) -> bool:
-        """True for a parameter or a view of one."""
+        """Return True for a parameter or a view of one."""
         if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
             return True
         facts = self.find(tensor)
         return isinstance(facts, Projected) and facts is PARAMETER_VIEW
 
     def project(self, tensor: Tensor, result: object, axes: Sequence[int]) -> None:
-        """Note a product of a tensor with parameters, which has `axes` of features."""
+        """Note that a tensor is a product of another tensor with parameters, with feature axes `axes`."""
         if not isinstance(result, Tensor) or not torch._C._has_storage(result):
             return
         facts = self.find(tensor)
@@ -145,7 +145,7 @@ class Origins:
         self.note(result, Projected(self.source(tensor), parents, spans, made))
 
     def look_up(self, call: TorchCall) -> None:
-        """Follow an embedding: its rows are features of tokens."""
+        """Follow an embedding: its rows are token features."""
         if isinstance(ids := call.get(0, "input"), Tensor):
             self.project(ids, call.result, (-1,))
 
@@ -157,7 +157,7 @@ class Origins:
                 self.project(tensor, state, (-1,))
 
     def begin(self, inputs: object) -> None:
-        """Note the inputs of an outermost module as rows of features, without an axis of heads."""
+        """Note the inputs of an outermost module as rows of features, without a head axis."""
         for tensor in inputs if isinstance(inputs, tuple) else ():
             if not isinstance(tensor, Tensor) or tensor.is_nested or not torch._C._has_storage(tensor):
                 continue

@@ -57,7 +57,7 @@ def convolve(follower: Follower, call: TorchCall) -> None:
 
 
 def project_or_mix(follower: Follower, tensor: Tensor, result: object, axis: int) -> None:
-    """Follow a product of one axis of a tensor with parameters."""
+    """Follow the product of one axis of a tensor with parameters."""
     facts = follower.find(tensor)
     if isinstance(facts, Scores | Weights) and isinstance(result, Tensor) and tensor.ndim == result.ndim:
         letters = [chr(ord("a") + place) for place in range(tensor.ndim)]
@@ -138,7 +138,7 @@ def einsum(follower: Follower, call: TorchCall) -> None:
 
 
 def say_unfollowed(follower: Follower, call: TorchCall) -> None:
-    """Report weights in a product that is not followed."""
+    """Report weights used in a product that is not followed."""
     if any(isinstance(follower.find(tensor), Weights) for tensor in call.tensors()):
         follower.unclear(CONTRACTED.format(getattr(call.function, "__name__", "")))
 
@@ -168,7 +168,7 @@ def sum_entries(follower: Follower, call: TorchCall) -> None:
     summed = summed_axes(call, tensor)
     if not summed or not isinstance(call.result, Tensor):
         return
-    if call.result.ndim > tensor.ndim - len(summed):  # axes of size 1 are left
+    if call.result.ndim > tensor.ndim - len(summed):  # only axes of size 1 are left
         if isinstance(facts, Scores | Weights):
             labels = {part.label for place in summed for part in facts.axes[place]}
             places = range(-tensor.ndim, 0)
@@ -202,7 +202,7 @@ def sum_entries(follower: Follower, call: TorchCall) -> None:
 
 
 def follow_product(follower: Follower, product: Product) -> bool:
-    """Follow weights or scores into a product; False if the product has no weights and yields no scores."""
+    """Follow weights or scores into a product; return False if it has no weights and yields no scores."""
     for kind in (Weights, Scores):
         for place, tensor in enumerate(product.operands):
             facts = follower.find(tensor)
@@ -247,7 +247,10 @@ def mix(
 def refuse_other_sums(
     follower: Follower, facts: Weights, axes: Mapping[str, tuple[AxisPart, ...]], out: str
 ) -> bool:
-    """Report weights of unknown scores if they are summed over other tokens than keys. True if so."""
+    """Report weights of unknown scores if they are summed over tokens other than keys.
+
+    Return True if they are.
+    """
     if facts.softmax.product is not None or facts.softmax.is_unfollowed or facts.softmax.is_heard:
         return False
     left = {part.label for letter in out for part in axes.get(letter, ())}
@@ -259,7 +262,7 @@ def refuse_other_sums(
 
 
 def score(follower: Follower, product: Product, scale: float = 1.0) -> None:
-    """Note a product of two tensors that are not parameters as scores."""
+    """Note the product of two tensors that are not parameters as scores."""
     (left, right), inputs, out, result = product
     labels = letter_labels(follower, product)
     axes = {
@@ -291,7 +294,7 @@ def score(follower: Follower, product: Product, scale: float = 1.0) -> None:
 
 
 def letter_labels(follower: Follower, product: Product) -> dict[str, list[tuple[int, int, bool]]]:
-    """The parts of each letter: label, size, and True for features."""
+    """Return the parts of each letter: the label, the size, and True for features."""
     parts: dict[str, list[tuple[int, bool]]] = {}
     for tensor, letters in zip(product.operands, product.inputs, strict=True):
         for letter, sizes in zip(letters, follower.axis_sizes(tensor), strict=True):
@@ -300,7 +303,7 @@ def letter_labels(follower: Follower, product: Product) -> dict[str, list[tuple[
 
 
 def _information(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
-    """Sort key for the better known of two axes: its size is not 1, then its number of features."""
+    """Return a sort key that finds the better-known axis: its size is not 1, then its number of features."""
     return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
 
 
@@ -311,9 +314,10 @@ def _operand_tokens(
     out: str,
     labels: Mapping[str, Sequence[tuple[int, int, bool]]],
 ) -> tuple[int, ...]:
-    """The labels that may be the tokens of an operand, likeliest first.
+    """Return the labels that may be an operand's tokens, the likeliest first.
 
-    The second operand does not have the axis of tokens; it may also lack that of heads, which are features.
+    The second operand does not have the token axis; it may also lack the head axis, whose labels are
+    features.
     """
     letters, second_letters = inputs
     sizes = dict(zip(second_letters, second.shape, strict=True))
@@ -331,7 +335,7 @@ def _operand_tokens(
 
 
 def reach_by_letters(follower: Follower, facts: Weights, place: int, product: Product) -> None:
-    """Report weights that are multiplied with their values, in a product that sums over their keys."""
+    """Report weights that are multiplied by their values, in a product that sums over their keys."""
     if facts.softmax.is_heard:
         return
     if facts.softmax.is_unfollowed and any(map(follower.is_parameter, product.operands)):

@@ -1,4 +1,4 @@
-"""Softmaxes of scores, in all forms that programs write them."""
+"""Softmaxes of scores, in every form that programs use."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from attncli.features.record.listening.torch_calls import TorchCall, feature_axe
 
 
 def softmax(follower: Follower, call: TorchCall) -> None:
-    """Follow a softmax: the result of a softmax over keys is weights."""
+    """Follow a softmax: if it is over keys, its result is weights."""
     scores, axis = call.get(0, "input", "self"), call.get(1, "dim", "axis")
     facts = follower.find(scores)
     if axis is None and isinstance(scores, Tensor) and call.function is functional.softmax:
@@ -55,7 +55,7 @@ def exponentiate(follower: Follower, call: TorchCall) -> None:
 def share(
     follower: Follower, scores: Tensor, axis: int, facts: Scores | Projected | None, result: Tensor
 ) -> None:
-    """Note `result` as a softmax of scores along an axis; `facts` is None for unfollowed scores."""
+    """Note `result` as a softmax of scores along an axis; `facts` is None if the scores are not followed."""
     product, query, feature_ratio, unread = None, None, None, None
     if isinstance(facts, Scores):
         product = facts.with_keys_on(axis)
@@ -67,7 +67,7 @@ def share(
     else:
         spans = () if facts is None else feature_axes(scores, facts.features)
         if spans is None or axis in spans:
-            return  # classes, experts
+            return  # classes or experts
         if -1 in spans or (axis == -1 and -2 in spans):
             unread = over_axis(PER_FEATURE, scores, axis)
         parts = [[(next(LABELS), *part) for part in sizes] for sizes in follower.axis_sizes(scores)]

@@ -1,4 +1,4 @@
-"""The torch functions that are followed, and their effects on the axes of tensors."""
+"""The torch functions that are followed, and their effects on tensor axes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,7 +21,7 @@ class TorchCall(NamedTuple):
     result: object
 
     def get(self, place: int, *names: str) -> object:
-        """An argument by its index or one of its names, or None if it is missing."""
+        """Return an argument by its index or one of its names, or None if it is missing."""
         if place < len(self.arguments):
             return self.arguments[place]
         return next((self.named[name] for name in names if name in self.named), None)
@@ -35,7 +35,7 @@ class TorchCall(NamedTuple):
                 yield from (part for part in value if isinstance(part, Tensor))
 
     def call_with(self, tensor: Tensor, replacement: Tensor) -> object:
-        """The result of the function with one argument replaced."""
+        """Return the result of the function with one argument replaced."""
         arguments = [replacement if value is tensor else value for value in self.arguments]
         named = {name: replacement if value is tensor else value for name, value in self.named.items()}
         return self.function(*arguments, **named)
@@ -124,7 +124,7 @@ STACKS = functions_named("stack", "view_as_complex", "view_as_real")
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Hide the computations inside this context from the program's modes."""
+    """Hide the computations within this context from the program's modes."""
     modes = torch.utils._python_dispatch._disable_current_modes()
     with torch.no_grad(), torch._C.DisableTorchFunction(), modes:
         yield
@@ -132,7 +132,7 @@ def unseen() -> Iterator[None]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Hide the computations inside this context from the program's modes, and disable its autocast."""
+    """Hide the computations within this context from the program's modes, and disable its autocast."""
     with (
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext(),
@@ -146,7 +146,7 @@ FeatureSpans = tuple[tuple[int, int], ...]
 
 
 def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
-    """The position of each axis in a part of a tensor, None for a removed axis; None if it is not a view."""
+    """Return the position of each axis in a view of part of a tensor, None for a removed axis; else None."""
     if call.function in INDEXING:
         index = call.get(1)
         for part in index if isinstance(index, tuple) else (index,):
@@ -174,16 +174,16 @@ def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None
 
 
 def stride_spans(result: Tensor, axes: Sequence[int]) -> FeatureSpans:
-    """The ranges of strides of some axes."""
+    """Return the stride ranges of some axes."""
     return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
 
 
 def folded_spans(
     spans: FeatureSpans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]
 ) -> FeatureSpans:
-    """The spans of features that share an axis with tokens or texts, in a tensor with the same axis.
+    """Return the spans of features that share an axis with tokens or texts, in a tensor with the same axis.
 
-    Heads that were folded into the texts are an example.
+    Heads folded into the text axis are an example.
     """
     folded: list[tuple[int, int]] = []
     parts_by_axis = axis_parts(tensor.shape, tensor.stride(), spans)
@@ -197,7 +197,7 @@ def folded_spans(
 
 
 def feature_axes(tensor: Tensor, spans: FeatureSpans | None) -> tuple[int, ...] | None:
-    """The axes of features, counted from the end, or None if they are unknown."""
+    """Return the feature axes, counted from the end, or None if they are unknown."""
     if spans is None or not torch._C._has_storage(tensor):
         return None
     return _axes_within(tensor.shape, tensor.stride(), spans)
@@ -215,7 +215,7 @@ def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: FeatureSpa
 def carried_features(
     spans: FeatureSpans | None, tensor: Tensor, call: TorchCall, result: Tensor
 ) -> FeatureSpans | None:
-    """The spans of features in the result of a function, from the memory of its argument."""
+    """Return the feature spans in a function's result, from the memory of its argument."""
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
     if call.function in CATS and (head_spans := _cat_spans(spans, call, result)) is not None:
@@ -238,7 +238,7 @@ def carried_features(
 
 
 def _cat_spans(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureSpans | None:
-    """The spans of features after parts of them, such as heads, were joined along another axis."""
+    """Return the feature spans after parts of them, such as heads, were joined along another axis."""
     parts, dim = [*call.tensors()], call.get(1, "dim", "axis")
     axis = dim if type(dim) is int else 0
     axis = axis if axis < 0 else axis - result.ndim
@@ -262,27 +262,27 @@ def _cat_spans(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureS
 
 
 def summed_axes(call: TorchCall, tensor: Tensor) -> list[int]:
-    """The axes that a sum removes, counted from the end."""
+    """Return the axes that a sum removes, counted from the end."""
     dims = call.get(1, "dim", "axis")
     axes = [axis for axis in (dims if isinstance(dims, tuple | list) else (dims,)) if type(axis) is int]
     return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
 
 
 def picked_axis(call: TorchCall, tensor: Tensor) -> int:
-    """The axis along which a function picks entries of a tensor, counted from the end."""
+    """Return the axis along which a function picks entries of a tensor, counted from the end."""
     dim = call.get(2 if call.function in PICKS_BY_SECOND else 1, "dim", "axis")
     axis = dim if type(dim) is int else -1
     return axis if axis < 0 else axis - tensor.ndim
 
 
 def _without_last(spans: FeatureSpans, tensor: Tensor, result: Tensor) -> FeatureSpans | None:
-    """The spans of features after a sum over the last axis."""
+    """Return the feature spans after a sum over the last axis."""
     axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
     return stride_spans(result, [axis + tensor.ndim - result.ndim for axis in axes])
 
 
 def outer_factors(call: TorchCall) -> tuple[Tensor, Tensor] | None:
-    """The factors of an elementwise product of two tensors of different shapes, or None."""
+    """Return the factors of an elementwise product of two tensors of different shapes, or None."""
     factors = [*call.tensors()]
     if len(factors) != 2 or not isinstance(call.result, Tensor):
         return None
@@ -291,7 +291,7 @@ def outer_factors(call: TorchCall) -> tuple[Tensor, Tensor] | None:
 
 
 def equation_letters(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The letters of the operands and of the result, with a digit for each axis of an ellipsis."""
+    """Return the letters of the operands and of the result, with a digit for each axis of an ellipsis."""
     terms, arrow, out = equation.replace(" ", "").partition("->")
     inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(terms.split(","), operands, strict=True)]
     if not arrow:
@@ -308,7 +308,7 @@ def _spelled(labels: str, ndim: int) -> str:
 
 
 class Product(NamedTuple):
-    """A product of tensors with letters for their axes, as in an einsum, and its result."""
+    """A product of tensors whose axes have letters, as in an einsum, and its result."""
 
     operands: Sequence[Tensor]
     inputs: Sequence[str]
@@ -317,7 +317,7 @@ class Product(NamedTuple):
 
 
 def matrix_product(left: Tensor, right: Tensor, result: Tensor) -> Product:
-    """A matrix product with letters for its axes."""
+    """Return a matrix product with letters for its axes."""
     widest = max(left.ndim, right.ndim) - 2
     lead = "".join(chr(ord("a") + place) for place in range(max(widest, 0)))
 

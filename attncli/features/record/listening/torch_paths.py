@@ -1,4 +1,4 @@
-"""Keeps the fast paths of torch's attention modules, and runs their function with a mode inside.
+"""Keeps the fast paths of torch's attention modules, and runs torch's functions with a mode inside.
 
 In evaluation, without gradients, torch computes a whole layer in one function, with nested tensors for padded
 texts. An active function mode normally prevents this; the mode of a listener does not.
@@ -29,7 +29,7 @@ ASKING: tuple[type[nn.Module], ...] = (
 
 
 def attention_forward() -> Callable[..., Any]:
-    """torch's function with its current globals, but without the check for modes."""
+    """Return torch's function with its current globals, but without the check for modes."""
     function: Any = MULTI_HEAD_ATTENTION
     inner = FunctionType(
         function.__code__,
@@ -54,9 +54,9 @@ _ORIGINALS: dict[CodeType, FunctionType] = {
 
 
 def original(function: Any) -> Any:
-    """The torch function that called the mode; torch passes a replacement if a program replaced it by name.
+    """Return the torch function that called the mode; torch passes the replacement if a program replaced it.
 
-    Call it only inside the mode, which is called by torch's `handle_torch_function`.
+    Call this only inside the mode, which torch's `handle_torch_function` calls.
     """
     if type(function) is not FunctionType or function.__code__ in _ORIGINALS:
         return function
@@ -81,7 +81,7 @@ LINE: CodeType = (lambda attn_function, arguments, named: attn_function(*argumen
 
 
 def call_from(frame: FrameType, function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Call a function so that warnings point to the line of the program, not to attn.
+    """Call a function so that warnings point to the program's line, not to attn.
 
     `frame` is the caller of the mode: the program, or a torch function that the program called.
     """
@@ -98,7 +98,7 @@ def call_from(frame: FrameType, function: Any, arguments: Sequence[Any], named: 
 
 
 def is_calling(code: CodeType) -> bool:
-    """True for the code of `call_from` and of the lines that it runs."""
+    """Return True for the code of `call_from` and the lines that it runs."""
     is_call_from = code.co_filename == __file__ and code.co_name == call_from.__name__
     return is_call_from or code.co_varnames == LINE.co_varnames
 
@@ -108,14 +108,14 @@ TRANSFORMED = "Code inside torch.func's transforms (vmap, grad, jvp) is not reco
 
 
 def not_read() -> str | None:
-    """The reason why nothing can be read now (it would be traced or transformed, too), or None."""
+    """Return why nothing can be read now (because it would be traced or transformed, too), or None."""
     if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
         return TRACED
     return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
 
 
 def has_foreign_hooks() -> bool:
-    """True if there are global module hooks other than attn's, about which torch.compile warns."""
+    """Return True if there are global module hooks besides attn's, about which torch.compile warns."""
     kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
     hooks = (hook for kind in kinds for hook in getattr(torch_modules, f"_global_{kind}", {}).values())
     return any(not str(getattr(hook, "__module__", "")).startswith("attncli.") for hook in hooks)
@@ -133,7 +133,7 @@ class Uncompiled:
         self._has_hooks: Any = None
 
     def watch(self, tell: Callable[[bool], None]) -> None:
-        """Call a function whenever code is compiled, with True if the program itself compiles it."""
+        """Call a function whenever code is compiled, with True if the program itself compiles the code."""
         with self._lock:
             if not self._watching:
                 self._compile = torch.compile
@@ -168,14 +168,14 @@ class Uncompiled:
         return compiler is not None and not getattr(compiler.__spec__, "_initializing", False)
 
     def begin(self) -> None:
-        """Count an opened listener."""
+        """Count a listener that was opened."""
         with self._lock:
             if not self._num_open:
                 self._stance = torch.compiler.set_stance("force_eager")
             self._num_open += 1
 
     def end(self) -> None:
-        """Count a closed listener."""
+        """Count a listener that was closed."""
         with self._lock:
             self._num_open -= 1
             if not self._num_open:
@@ -188,7 +188,7 @@ FLEX_ATTENTION = str(Path(torch.__file__).parent / "nn" / "attention" / "flex_at
 
 
 def is_compiled() -> bool:
-    """True if the running code was compiled by the program."""
+    """Return True if the program compiled the running code."""
     compiler = getattr(sys.modules.get("torch._dynamo.eval_frame"), "__file__", None)
     frame: FrameType | None = None if compiler is None else sys._getframe(1)
     is_inside = False
@@ -210,7 +210,7 @@ class UnseenModes:
         self._before: Any = None
 
     def begin(self) -> None:
-        """Count a module that begins to run."""
+        """Count a module that has begun to run."""
         with self._lock:
             self._num_running += 1
             if self._num_running == 1:
@@ -218,7 +218,7 @@ class UnseenModes:
                 torch.overrides.has_torch_function = self._has_torch_function
 
     def end(self, count: int = 1) -> None:
-        """Count modules that ended."""
+        """Count modules that have ended."""
         with self._lock:
             self._num_running -= count
             if count and not self._num_running:

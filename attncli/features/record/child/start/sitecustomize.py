@@ -1,8 +1,8 @@
-"""Python runs this file first in a program started by `attn record`; it waits for torch to be imported.
+"""Python runs this file first in any program started by `attn record`; it waits for torch to be imported.
 
-It is the only file in a folder at the start of PYTHONPATH. PYTHONPATH is left as it is, so that programs
-started by that program, such as the ranks of torchrun, are recorded, too. The file outlives attn, because
-tools such as coverage list the files that a program ran.
+It is the only file in a folder at the start of PYTHONPATH. PYTHONPATH is left unchanged, so that programs
+started by that program, such as the ranks of torchrun, are recorded too. The file outlives attn, because
+tools such as coverage list the files that a program has run.
 """
 
 import importlib.machinery
@@ -14,12 +14,12 @@ from types import ModuleType
 
 
 class AfterTorch:
-    """A finder that lets the other finders find torch, and starts the recording once torch is imported."""
+    """A finder that lets other finders locate torch, and starts recording once torch is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        """The spec of torch, whose loader runs the module and then the recording."""
+        """Return the spec of torch; its loader runs the module and then starts the recording."""
         if name != "torch":
             return None
         finders = [finder for finder in sys.meta_path if finder is not self]
@@ -40,11 +40,11 @@ class AfterTorch:
 
 
 def start() -> None:
-    """Import attn from its own location, in any environment of the program, and record."""
+    """Import attn from its own location, whatever environment the program uses, and start recording."""
     folder = os.environ.get("ATTN_RECORD_FOLDER", "")
     program, before = sys.path[:1], {*sys.modules}
     if program and program[0] not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        sys.path[:] = sys.path[1:] + program  # a file of the program may have the name of a standard module
+        sys.path[:] = sys.path[1:] + program  # a program's file may be named like a standard module
     try:
         import_and_listen(folder)
     finally:
@@ -54,7 +54,7 @@ def start() -> None:
 
 
 def give_back(modules: "set[str]", program: str) -> None:
-    """Remove new modules with the names of files of the program, so that it can import its files."""
+    """Remove new modules named like files of the program, so that the program can import its own files."""
     for name in modules:
         place = os.path.join(program, name.partition(".")[0])
         has_file = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
@@ -75,7 +75,7 @@ def import_and_listen(folder: str) -> None:
         from attncli.features.record.child.program import listen
 
         listen(folder)
-    except Exception as error:  # the program must go on
+    except Exception as error:  # the program must continue
         if isinstance(error, ModuleNotFoundError):
             line = f"{sys.executable} has no {error.name}, which attn needs: install attncli beside torch"
         else:
@@ -84,7 +84,7 @@ def import_and_listen(folder: str) -> None:
 
 
 def leave(folder: str, name: str, text: str) -> None:
-    """Write a file for attn, if its folder still exists."""
+    """Write a file for attn to read, if its folder still exists."""
     try:
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
@@ -93,7 +93,7 @@ def leave(folder: str, name: str, text: str) -> None:
 
 
 def run_next(here: str) -> None:
-    """Run the program's own sitecustomize, if there is one on the rest of the path."""
+    """Run the program's own sitecustomize, if there is one further along the path."""
     folders = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", folders)
     sys.path[:] = folders
@@ -106,7 +106,7 @@ def run_next(here: str) -> None:
 
 if os.environ.get("ATTN_RECORD_FOLDER"):
     leave(os.environ["ATTN_RECORD_FOLDER"], "python", "")
-    if "torch" in sys.modules:  # a .pth file has imported it
+    if "torch" in sys.modules:  # a .pth file has already imported it
         start()
     else:
         sys.meta_path.insert(0, AfterTorch())
