@@ -1,4 +1,4 @@
-"""Mamba-1: every channel of a layer has a matrix; the matrix of a head is their mean, computed by rows."""
+"""Mamba-1: every channel of a layer has a matrix, and a head's matrix is their mean, computed by rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class ChannelLayer(SignedLayer):
     """A state space with a decay per channel and state (Mamba, Gu & Dao 2023, 2312.00752).
 
     w_ij of channel d is sum_n C_in exp(A_dn (s_d(j+1) + ... + s_di)) B_jn s_dj, with `step` s, `read` C and
-    `write` B; `skip` is added for j = i. The heads' matrices are the means over their channels (Ali et al.
+    `write` B; `skip` is added for j = i. The matrix of a head is the mean over its channels (Ali et al.
     2024, 2403.01590, section 3.2).
     """
 
@@ -37,7 +37,7 @@ class ChannelLayer(SignedLayer):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Numbers of texts, heads, queries and keys."""
+        """The numbers of texts, heads, queries and keys."""
         num_texts, num_heads, num_tokens, _ = self.step.shape
         return num_texts, num_heads, num_tokens, num_tokens
 
@@ -50,12 +50,12 @@ class ChannelLayer(SignedLayer):
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"]:
-        """Log of the remaining share of the state after each token, mean over channels and states."""
+        """The log of the share of the state that remains after each token, mean over channels and states."""
         mean = self.step * self.decay.mean(dim=-1).unsqueeze(1)
         return mean.mean(dim=-1).transpose(1, 2)
 
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """Yield heads, queries, and their weights on all tokens up to the last of these queries."""
+        """Yield heads, queries, and the queries' weights on all tokens up to the last of these queries."""
         num_heads, num_tokens = self.shape[1], self.shape[2]
         for head in range(num_heads):
             single = self._head(text, head)
@@ -67,7 +67,7 @@ class ChannelLayer(SignedLayer):
                 yield slice(head, head + 1), queries, weights.unsqueeze(0)
 
     def last_rows(self) -> Float[Tensor, "head key"]:
-        """The weights of the last token of a single text."""
+        """Return the weights of the last token in a single text."""
         num_heads, last = self.shape[1], self.shape[2] - 1
         row = self.step.new_zeros(num_heads, last + 1)
         for head in range(num_heads):
@@ -90,7 +90,7 @@ class ChannelLayer(SignedLayer):
 class ChannelCache:
     """The steps, writes and reads of a growing text.
 
-    A row is computed from all tokens, since every channel decays differently.
+    A row is computed from all tokens, because every channel decays differently.
     """
 
     def __init__(self) -> None:
@@ -111,9 +111,9 @@ class ChannelCache:
 
 @dataclass(frozen=True)
 class _SingleHead:
-    """One head of one text; `time` is the cumulative step.
+    """One head on one text; `time` is the cumulative step.
 
-    `time` is float64, since a fast decay amplifies small differences of the times of a long text.
+    `time` is float64 because, in a long text, a fast decay amplifies small differences between times.
     """
 
     step: Float[Tensor, "token channel"]
@@ -123,7 +123,7 @@ class _SingleHead:
     read: Float[Tensor, "token state"]
 
     def fill(self, weights: Float[Tensor, "query key"], queries: slice) -> None:
-        """Write the mean over channels of the weights of these queries to `weights`."""
+        """Write to `weights` the mean over channels of these queries' weights."""
         rows = slice(0, queries.stop - queries.start)
         for keys in reversed([*_parts(0, queries.start, self._most())]):
             left = self.decay * self._passed(queries.start - 1, keys.stop - 1).unsqueeze(-1)
@@ -137,7 +137,7 @@ class _SingleHead:
         self._fill_triangle(weights, queries, queries.start)
 
     def _passed(self, tokens: slice | int, origin: int) -> Float[Tensor, "*token channel"]:
-        """The time of tokens since `origin`."""
+        """Return the time of tokens since `origin`."""
         return (self.time[tokens] - self.time[origin]).to(self.step.dtype)
 
     def _most(self) -> int:
@@ -157,7 +157,7 @@ class _SingleHead:
         self._fill_triangle(weights, after, first)
 
     def _between(self, queries: slice, keys: slice) -> Float[Tensor, "query key"]:
-        """Weights on keys before all queries, with exponents relative to the first query, which are <= 0."""
+        """Return weights on keys before all queries; exponents are relative to the first query and <= 0."""
         num_channels = self.decay.shape[0]
         origin = queries.start - 1
         total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
@@ -175,7 +175,7 @@ class _SingleHead:
     def _between_some(
         self, queries: slice, keys: slice, alive: Bool[Tensor, "channel state"]
     ) -> Float[Tensor, "query key"]:
-        """Weights as in `_between`, computed only for the states that are alive."""
+        """Return weights as in `_between`, computed only for the states that are still alive."""
         channels, states = alive.nonzero(as_tuple=True)
         origin = queries.start - 1
         since, until = self._passed(queries, origin), -self._passed(keys, origin)
@@ -191,7 +191,7 @@ class _SingleHead:
         return total / self.decay.shape[0]
 
     def _within(self, part: slice) -> Float[Tensor, "query key"]:
-        """The weights of a few tokens on each other and themselves."""
+        """Return the weights of a few tokens on each other and on themselves."""
         num_channels, count = self.decay.shape[0], part.stop - part.start
         total = self.step.new_zeros(count, count)
         channel_entries = count * count * self.decay.shape[1]

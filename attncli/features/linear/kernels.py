@@ -1,7 +1,7 @@
-"""Captures layers whose state is a matrix, from the arguments of their kernels as a model runs.
+"""Captures layers whose state is a matrix, from the arguments of their kernels while a model runs.
 
-transformers calls these kernels by name in the module of each architecture. During capture they are replaced
-there by wrappers that call them and record their arguments. Lightning attention calls no kernel, so its heads
+transformers calls these kernels by name in each architecture's module. During capture, wrappers that call the
+kernels and record their arguments take their place there. Lightning attention calls no kernel, so its heads
 are computed from its parameters.
 """
 
@@ -27,7 +27,7 @@ Arguments = Mapping[str, Any]
 
 
 def _floats(**tensors: Tensor) -> dict[str, Tensor]:
-    """The tensors in float32: kernels return results in the precision of their inputs."""
+    """Return the tensors in float32, because kernels return results in the precision of their inputs."""
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -166,7 +166,7 @@ def _mamba_step(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLaye
 def _channels(
     arguments: Arguments, dt: Tensor, write: Tensor, read: Tensor, bias: Tensor | None, softplus: bool
 ) -> ChannelLayer:
-    """A layer from steps (text, channel, token), writes and reads (text, state, token)."""
+    """Return a layer from steps (text, channel, token), writes and reads (text, state, token)."""
     step = dt.float() if bias is None else dt.float() + bias.float().unsqueeze(-1)
     step = nn.functional.softplus(step) if softplus else step
     skip = step.new_zeros(step.shape[1]) if arguments["D"] is None else arguments["D"].float()
@@ -180,7 +180,7 @@ def _channels(
 
 
 def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
-    """Join heads that a module computes one after the other (Zamba)."""
+    """Join heads that a module computes one after another (Zamba)."""
     per_text = (
         torch.cat([getattr(layer, name) for layer in layers], dim=1) for name in ("step", "write", "read")
     )
@@ -208,7 +208,7 @@ def lightning_kernel(
 
 
 def _lightning(module: Any, hidden_states: Tensor, attention_mask: Tensor | None) -> LinearLayer:
-    """Lightning attention from the parameters of a module."""
+    """Return lightning attention from the parameters of a module."""
     mixed = module.act_fn(module.qkv_proj(hidden_states))
     if attention_mask is not None:
         mixed = mixed * attention_mask[:, :, None]
@@ -247,20 +247,20 @@ ALL_CHANNELS = "Mamba-1, all channels"
 
 @dataclass
 class _Capture:
-    """Records the kernel calls of a module while it runs."""
+    """Records a module's kernel calls while the module runs."""
 
     consume: MixerConsumer
     calls: list[tuple[str, Callable[..., Any], Arguments]] = field(default_factory=list)
 
     def before(self, module: nn.Module, inputs: Any) -> None:
-        """Start a module; runs of a model in turns have separate captures."""
+        """Start capturing a module; models that run in turns have separate captures."""
         if _active.get() is self:
             self.calls.clear()
 
     def after(
         self, name: str, mixer: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """Pass the heads of a module that has run to `consume`, if it called a kernel."""
+        """Pass the heads of a module that has finished to `consume`, if it called a kernel."""
         heads: AnyLinearLayer | None = None
         calls, self.calls = self.calls, []
         if mixer == LIGHTNING:
@@ -280,7 +280,7 @@ _active: ContextVar[_Capture | None] = ContextVar("capture", default=None)
 
 
 def _recording(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A wrapper of the kernel that records its arguments if a capture is active in this thread."""
+    """Return a wrapper of the kernel that records its arguments if a capture is active in this thread."""
     kernel_signature = signature(kernel)
 
     @wraps(kernel)
@@ -301,7 +301,7 @@ _changes: dict[str, SharedChange] = {}
 
 
 def _replaced_in(module: str) -> SharedChange:
-    """The replacement of all kernels in a module of transformers."""
+    """Return the replacements of all kernels in a transformers module."""
     if module not in _changes:
         names = vars(sys.modules[module])
 
@@ -318,7 +318,7 @@ def _replaced_in(module: str) -> SharedChange:
 
 @contextmanager
 def capture(mixers: Mapping[str, Mixer], consume: MixerConsumer) -> Iterator[None]:
-    """Pass the layer of each module that runs in this thread to `consume`, inside this context."""
+    """Pass the layer of each module that runs in this thread to `consume`, within this context."""
     active = _Capture(consume)
     with ExitStack() as hooks:
         for module_name in {type(module).__module__ for module, _ in mixers.values()}:
@@ -343,6 +343,6 @@ def _after(
     named: dict[str, Any],
     output: Any,
 ) -> None:
-    """The hook of a module, which acts only in the thread of the capture."""
+    """Run after a module, but act only in the thread of the capture."""
     if _active.get() is active:
         active.after(name, mixer, module, inputs, named)

@@ -1,6 +1,6 @@
-"""Layers that are linear in their values: the signed matrix that mixes tokens, computed by rows.
+"""Layers that are linear in their values: the signed matrix that mixes tokens, computed row by row.
 
-output_i = sum_{j <= i} w_ij v_j without a softmax: w may be negative, and a row sums to anything (Ali et al.
+output_i = sum_{j <= i} w_ij v_j without a softmax: w may be negative, and a row may have any sum (Ali et al.
 2024, 2403.01590; Zimerman et al. 2024, 2405.16504).
 """
 
@@ -36,11 +36,13 @@ linear in values and state together."""
 class LinearLayer(SignedLayer):
     """The heads of a layer whose state is a matrix: gated delta nets, Mamba-2, lightning attention.
 
-    - `inputs`: tensors per token (text, token, head, ...); fewer heads than values serve several in a row.
-    - `fixed`: tensors (head, ...) that do not differ by token.
+    - `inputs`: tensors per token (text, token, head, ...); if there are fewer heads than value heads, each
+      serves several consecutive ones.
+    - `fixed`: tensors (head, ...) that are the same for all tokens.
     - `kernel`: the model's kernel; its output for the identity as values is the matrix.
-    - `log_decay`: log of the remaining share of the state after each token, mean over its channels.
-    - `work_dim`: entries per token and head that the kernel needs besides its channels.
+    - `log_decay`: the log of the share of the state that remains after each token, averaged over its
+      channels.
+    - `work_dim`: the number of entries per token and head that the kernel needs besides its channels.
     """
 
     values: Float[Tensor, "text token head value_dim"]
@@ -53,12 +55,12 @@ class LinearLayer(SignedLayer):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Numbers of texts, heads, queries and keys."""
+        """The numbers of texts, heads, queries and keys."""
         num_texts, num_tokens, num_heads, _ = self.values.shape
         return num_texts, num_heads, num_tokens, num_tokens
 
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """Yield heads, queries, and their weights on all tokens up to the last of these queries."""
+        """Yield heads, queries, and the queries' weights on all tokens up to the last of these queries."""
         num_tokens = self.shape[2]
         size = min(CHUNK, num_tokens)
         entries = num_tokens * (2 * self.state_dim + size) + (num_tokens // size) * self.state_dim**2
@@ -84,12 +86,12 @@ class LinearLayer(SignedLayer):
         return SignedLayer.last_row(self.with_heads(slice(head, head + 1)), 0)
 
     def output(self) -> ValueChannels:
-        """The output of the heads, by one call of the kernel."""
+        """Return the output of the heads, from one call of the kernel."""
         with _no_autocast(self.values):
             return self.kernel(self.inputs, self.fixed, self.values, None)[0]
 
     def _head_groups(self, most: int) -> Iterator[slice]:
-        """Groups of at most `most` heads that do not share inputs with heads of another group."""
+        """Yield groups of at most `most` heads that share no inputs with heads in another group."""
         num_heads = self.shape[1]
         groups = {num_heads // tensor.shape[2] for tensor in self.inputs.values()}
         (group,) = groups - {1} or {1}
@@ -101,7 +103,7 @@ class LinearLayer(SignedLayer):
             yield slice(start, min(start + step, num_heads))
 
     def with_heads(self, heads: slice) -> "LinearLayer":
-        """The layer with some of its heads, as in `row_blocks`."""
+        """Return the layer with some of its heads, as in `row_blocks`."""
         num_heads = self.shape[1]
 
         def some(tensor: Tensor) -> Tensor:
@@ -117,7 +119,7 @@ class LinearLayer(SignedLayer):
         )
 
     def with_tokens(self, tokens: slice) -> "LinearLayer":
-        """The layer with some of its tokens."""
+        """Return the layer with some of its tokens."""
         return replace(
             self,
             values=self.values[:, tokens],
@@ -138,9 +140,9 @@ class LinearLayer(SignedLayer):
             yield queries, weights
 
     def state_by_token(self) -> Float[Tensor, "head dim key"]:
-        """The final state of a single text as a linear function of the value of each token.
+        """Return the final state of a single text as a linear function of each token's value.
 
-        The number of tokens must be a multiple of CHUNK, since padding may let the state decay.
+        The number of tokens must be a multiple of CHUNK, because padding may let the state decay.
         """
         num_heads, num_tokens = self.shape[1:3]
         assert num_tokens % CHUNK == 0
@@ -156,7 +158,7 @@ class LinearLayer(SignedLayer):
         return state
 
     def _factors(self, inputs: Inputs, num_chunks: int, size: int, *, with_state: bool = False) -> "_Factors":
-        """The kernel's output for the identity, as values and as the state before each chunk."""
+        """Return the kernel's output for the identity, as values and as the state before each chunk."""
         num_heads, dim = self.values.shape[2], self.state_dim if num_chunks > 1 or with_state else 0
         device = self.values.device
         channels = torch.eye(size + dim, device=device)
@@ -184,7 +186,7 @@ class LinearLayer(SignedLayer):
 
 @dataclass(frozen=True)
 class _Factors:
-    """Factors of the weights: `within` for keys of the same chunk, `read` @ `after` for earlier keys.
+    """Factors of the weights: `within` for keys in the same chunk, and `read` @ `after` for earlier keys.
 
     The last columns of `after` carry `read` back to the chunk before.
     """
@@ -208,9 +210,9 @@ class _Factors:
 
 
 class LinearCache:
-    """The state of a growing text as a linear function of the value of each token.
+    """The state of a growing text as a linear function of each token's value.
 
-    New tokens are added as separate layers. It takes 4 bytes per head, state dimension and token.
+    New tokens are added as separate layers. The cache takes 4 bytes per head, state dimension and token.
     """
 
     def __init__(self) -> None:
@@ -242,7 +244,7 @@ class LinearCache:
 
 
 def _in_chunks(tensor: Float[Tensor, "token ..."], size: int) -> Float[Tensor, "chunk size ..."]:
-    """Tokens in chunks, with the last one padded with zeros."""
+    """Return the tokens in chunks, with the last chunk padded with zeros."""
     missing = -len(tensor) % size
     if missing:
         tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])

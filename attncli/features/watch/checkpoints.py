@@ -28,20 +28,20 @@ SETTLED_SECONDS = 2.0
 
 
 def step_number(name: str) -> int | None:
-    """The number after `step` in a name, else its last number, or None."""
+    """Return the number after `step` in a name, or else the last number in the name, or None."""
     numbers = STEP.findall(name) or NUMBER.findall(name)
     return int(numbers[-1]) if numbers else None
 
 
 class Checkpoint(NamedTuple):
-    """A folder, or ID@REVISION of a model on the hub with the commit of that revision."""
+    """A folder, or ID@REVISION for a model on the hub, with the commit of that revision."""
 
     model: str
     commit: str | None = None
 
     @property
     def name(self) -> str:
-        """The last part of the path or id."""
+        """The last part of the path or the hub id."""
         return Path(self.model).name
 
     @property
@@ -51,16 +51,16 @@ class Checkpoint(NamedTuple):
 
 
 def run_place(model: str) -> str:
-    """The place of the checkpoints of a run: the parent folder, or a hub id."""
+    """Return the place of a run's checkpoints: the parent folder, or a hub id."""
     is_revision = REVISIONS.fullmatch(model) and not Path(model).exists()
     return id_and_revision(model)[0] if is_revision else str(Path(model).resolve().parent)
 
 
 def find_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
-    """The checkpoints that match patterns, by step in order: folders of models, else revisions of a hub id.
+    """Return the checkpoints that match patterns, in order of step: model folders, or revisions of a hub id.
 
-    Raises UserError for a name without a number, for two checkpoints of the same step, and, if downloads are
-    not allowed, for a hub id that is not in the hub cache.
+    Raises UserError for a name without a number, for two checkpoints with the same step, and for a hub id
+    that is not in the hub cache if downloads are not allowed.
     """
     names: dict[str, Checkpoint] = {}
     for pattern in patterns:
@@ -102,7 +102,7 @@ MOST_LISTED = 5
 
 
 def is_settled(folder: Path | None) -> bool:
-    """True if nothing in a folder has changed for a while; False if it is being removed."""
+    """Return True if nothing in a folder has changed for a while, or False if it is being removed."""
     if folder is None:  # a revision is always complete
         return True
     try:
@@ -117,7 +117,7 @@ UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError)
 
 
 def logged_loss(folder: Path | None, step: int) -> float | None:
-    """The loss in the trainer_state.json of a checkpoint, or None if none was logged at that step."""
+    """Return the loss in a checkpoint's trainer_state.json, or None if none was logged at that step."""
     path = None if folder is None else folder / "trainer_state.json"
     if path is None or not path.is_file():
         return None
@@ -130,7 +130,7 @@ def logged_loss(folder: Path | None, step: int) -> float | None:
 
 
 class StoreMismatch(UserError):
-    """A store has other contents, so that the steps of these checkpoints cannot be added."""
+    """A store has different contents, so the steps of these checkpoints cannot be added."""
 
 
 def _head_places(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
@@ -138,7 +138,7 @@ def _head_places(columns: StoredColumns) -> frozenset[tuple[int | None, int | No
 
 
 class CheckpointSurveys:
-    """Surveys each checkpoint of a run once, into a store.
+    """Surveys each checkpoint of a run once, and stores the survey.
 
     `model_spec` returns the settings for a model. `on_begin` is called with a description of the next step,
     `on_error` with the reason why a checkpoint was skipped.
@@ -166,7 +166,7 @@ class CheckpointSurveys:
         return any(checkpoint.commit for checkpoint in self.done | self.failed)
 
     def new(self, checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
-        """The checkpoints that were not taken yet and are completely written."""
+        """Return the checkpoints that have not been surveyed yet and are completely written."""
         taken = self.done | self.failed
         return {
             step: checkpoint
@@ -175,10 +175,10 @@ class CheckpointSurveys:
         }
 
     def take(self, checkpoints: Mapping[int, Checkpoint]) -> int:
-        """Survey the checkpoints that the store lacks. Returns the number surveyed now.
+        """Survey the checkpoints that are missing from the store. Returns the number surveyed now.
 
-        Raises StoreMismatch for a store of another run; other errors are passed to `on_error`, and the next
-        checkpoint follows.
+        Raises StoreMismatch for a store of another run. Other errors are passed to `on_error`, and the next
+        checkpoint is surveyed.
         """
         count = 0
         for step, checkpoint in checkpoints.items():
@@ -196,7 +196,7 @@ class CheckpointSurveys:
         return count
 
     def _survey(self, step: int, checkpoint: Checkpoint) -> bool:
-        """Survey a checkpoint unless the store has it. Returns True if it was surveyed now."""
+        """Survey a checkpoint unless it is in the store already. Returns True if it was surveyed now."""
         from attncli.features.watch.training_steps import content_key, measured_step, store_step
         from attncli.runs.runner import Session
 
@@ -217,7 +217,7 @@ class CheckpointSurveys:
         return True
 
     def _check_text(self, spec: "HeadsSpec") -> None:
-        """Raise StoreMismatch for a store with other contents, or with steps on another text."""
+        """Raise StoreMismatch if a store has other contents, or steps measured on another text."""
         from attncli.features.watch.training_steps import spec_text_key, text_key
 
         if self.is_checked:
@@ -233,9 +233,9 @@ class CheckpointSurveys:
         self.is_checked = True
 
     def _check_run(self, checkpoint: Checkpoint) -> None:
-        """Raise StoreMismatch if the store has steps of `Watch`, or of the checkpoints of another run.
+        """Raise StoreMismatch if the store has steps from `Watch` or from another run's checkpoints.
 
-        A folder that was moved is recognised by its unchanged checkpoints.
+        A folder that was moved is recognised because its checkpoints are unchanged.
         """
         run = run_place(checkpoint.model)
         for step, model in self.stored.items():

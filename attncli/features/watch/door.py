@@ -1,4 +1,4 @@
-"""`Watch`: measures heads while a model trains, and stores them."""
+"""`Watch`: measures attention heads while a model trains, and stores the measurements."""
 
 import os
 import sqlite3
@@ -62,11 +62,11 @@ NUM_TOKENS = 24
 
 
 class Watch:
-    """Measures the heads of a model while it trains: on random tokens read twice, and on an optional `text`.
+    """Measures a model's heads while it trains: on random tokens read twice, and on an optional `text`.
 
     A module that is not a transformers model is called with `inputs` instead, the same at each step: a
-    tensor, a tuple of arguments or a dict of keyword arguments. Integers in one row are its tokens. The
-    attention that `attncli.record` detects is measured.
+    tensor, a tuple of arguments or a dict of keyword arguments. A single row of integers is taken as its
+    tokens. All attention that `attncli.record` detects is measured.
 
     Every `every` steps all statistics of a survey are measured for each head (`heads`) and written to the
     `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model is
@@ -74,13 +74,13 @@ class Watch:
     modes, hooks and random generators do not change. Only the first of several processes measures.
 
     `expect` are conditions on the statistics of every head, or on the loss: "max_score < 100". A condition
-    that does not hold is a warning or, with on_fail="raise", a UserError, which ends the training. Nothing
-    else ends it: failed measurements and writes are warnings, once, and steps that cannot be stored stay in
-    memory (`unwritten`) until they can.
+    that does not hold causes a warning or, with on_fail="raise", a UserError, which ends the training.
+    Nothing else ends the training: failed measurements and writes cause one warning each, and steps that
+    cannot be stored stay in memory (`unwritten`) until they can be.
 
-    A store that already has steps needs `resume`; the next step then replaces all stored steps from it on.
-    Raises UserError at once for a model that cannot be measured, and RunError if another process writes to
-    the store.
+    A store that already has steps needs `resume`; the next step then replaces all stored steps from that step
+    on. Raises UserError at once for a model that cannot be measured, and RunError if another process writes
+    to the store.
     """
 
     @checked
@@ -124,7 +124,7 @@ class Watch:
                 self._probe = _InputsProbe(self._model, inputs)
             specs = self._probe.specs
             self._expectations = Expectations(parse_expectations(conditions(expect), specs, "expect"))
-            # A first measurement fails now rather than during the training.
+            # The first measurement must fail now rather than during the training.
             self._probe.begin()
             if store is not None:
                 path = Path(fspath(store))
@@ -146,10 +146,11 @@ class Watch:
     ) -> dict[str, float] | None:
         """Measure the heads at this step. Returns numbers for a logger, or None if the step is not due.
 
-        A step is due if it is a multiple of `every`, or with `now`. `loss` is read only then.
+        A step is due if it is a multiple of `every` or if `now` is set. `loss` is read only if the step is
+        due.
         """
         try:
-            step = index(step)  # also for integers of numpy and torch
+            step = index(step)  # also for numpy and torch integers
         except TypeError:
             self._warn("step", f"step: must be a whole number (got {step!r:.40}): nothing is measured")
             return None
@@ -178,9 +179,9 @@ class Watch:
         return numbers
 
     def add_loss(self, step: int, loss: float | torch.Tensor) -> None:
-        """Store the loss of the last measured step, if it is known only after `step` was called.
+        """Store the loss of the last measured step, if the loss becomes known only after `step` was called.
 
-        The loss of another step, and a second loss, are ignored.
+        The loss of any other step is ignored, and so is a second loss.
         """
         if step != self.last_step or not self._last or self._is_closed:
             return
@@ -200,7 +201,7 @@ class Watch:
         self._report_broken(broken_at(on_loss, [whole]))
 
     def _report_broken(self, lines: Sequence[str]) -> None:
-        """Warn of each condition that does not hold, or raise UserError with on_fail="raise"."""
+        """Warn about each condition that does not hold, or raise UserError with on_fail="raise"."""
         if lines and self.on_fail == "raise":
             self.close()
             raise UserError(*lines)
@@ -208,7 +209,7 @@ class Watch:
             warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
-        """Write the steps that could not be written before, and close the store."""
+        """Write the steps that could not be written earlier, and close the store."""
         if self._store is not None and (self.unwritten or self._completed):
             self._keep([])
             if self.unwritten:
@@ -222,10 +223,10 @@ class Watch:
 
     @checked
     def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
-        """A callback for the Trainer of transformers or Lightning that calls `step` and, at the end, `close`.
+        """Return a callback for the Trainer of transformers or Lightning; it calls `step` and finally `close`.
 
-        With transformers, a step has the loss that is logged at it, if any. With Lightning, it has the loss
-        of the batch that ended the step. Raises UserError if Lightning is not installed.
+        With transformers, the loss of a step is the one logged at that step, if any. With Lightning, it is
+        the loss of the batch that ended the step. Raises UserError if Lightning is not installed.
         """
         return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
 
@@ -237,7 +238,7 @@ class Watch:
             yield
 
     def _number(self, loss: Any) -> float | None:
-        """The loss as one number, the mean of several, or None with a warning for anything else."""
+        """Return the loss as one number (the mean of several), or None with a warning for anything else."""
         if loss is None:
             return None
         try:
@@ -247,13 +248,13 @@ class Watch:
                 numbers = torch.as_tensor(loss, dtype=torch.float64)
             if not numbers.is_complex():
                 return float(numbers.double().mean())
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # torch's errors for non-numbers
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises these for non-numbers
             pass
         self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not stored")
         return None
 
     def _warn_of_nan(self, measured: MeasuredStep) -> None:
-        """Warn once if heads have NaN."""
+        """Warn once if any heads have NaN."""
         lost = [
             f"{column.layer}:{column.head}"
             for column, value in zip(measured.columns, measured.values, strict=True)
@@ -265,13 +266,13 @@ class Watch:
             self._warn("numbers", f"step {measured.step}: {count} NaN, first {lost[0]}")
 
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
-        """The measurements of a step, or None with a warning if measuring fails."""
+        """Return the measurements of a step, or None with a warning if measuring fails."""
         if is_sharded(self._model):
             self._warn("model", "weights are now split over several processes: nothing is measured")
             return None
         try:
             reports = self._probe.reports()
-        except Exception as error:  # the training must go on
+        except Exception as error:  # the training must continue
             self._warn(
                 "model",
                 f"step {step} is not measured: {type(error).__name__}: {' '.join(str(error).split())}",
@@ -286,7 +287,7 @@ class Watch:
         return measured
 
     def _keep(self, measured: Sequence[MeasuredStep]) -> None:
-        """Store a step and any unwritten ones. Warns once if that fails."""
+        """Store a step and any steps not yet written. Warns once if that fails."""
         if self._store is None:
             return
         self.unwritten += measured
@@ -310,7 +311,7 @@ class Watch:
 
 
 def step_numbers(measured: Sequence[MeasuredStep]) -> dict[str, float]:
-    """The numbers of a step on its first text, by name, for loggers."""
+    """Return a step's numbers on its first text, by name, for loggers."""
     first = measured[0]
     steps = StoredSteps({})
     steps.add(StepOnText(first.step, 0, None, first.columns, first.values))
@@ -323,7 +324,7 @@ def step_numbers(measured: Sequence[MeasuredStep]) -> dict[str, float]:
 
 
 def is_first_process() -> bool:
-    """True in the first of the processes that train together, or in a single one."""
+    """Return True in the first of the processes that train together, or in a single process."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank() == 0
@@ -332,7 +333,7 @@ def is_first_process() -> bool:
 
 
 def _unwrapped_model(model: Any) -> PreTrainedModel:
-    """The transformers model inside a wrapper. Raises UserError, with advice, for another module."""
+    """Return the transformers model inside a wrapper. Raises UserError, with advice, for any other module."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     is_peft_model = hasattr(model, "get_base_model")
     if not is_peft_model and not any(isinstance(part, PreTrainedModel) for part in parts):
@@ -345,7 +346,7 @@ def _unwrapped_model(model: Any) -> PreTrainedModel:
 
 
 def _unwrapped_module(model: Any) -> nn.Module:
-    """The module inside a wrapper of torch.compile, DDP or DataParallel.
+    """Return the module inside a torch.compile, DDP or DataParallel wrapper.
 
     Raises UserError if it is not a module, or if its weights are split over processes.
     """
@@ -379,7 +380,7 @@ class _TextProbe:
         self.reports()
 
     def reports(self) -> list[Report]:
-        """A survey of each text."""
+        """Return a survey for each text."""
         pairs = zip(self.specs, self._readings, strict=True)
         return [self._page.reports([spec], [read], self._pretrained, None)[0] for spec, read in pairs]
 
@@ -407,7 +408,7 @@ class _InputsProbe:
             raise UserError(f"inputs: {name} cannot be called with them: {message}") from error
 
     def reports(self) -> list[Report]:
-        """The survey of the heads of the module."""
+        """Return the survey of the module's heads."""
         (spec,) = self.specs
         inputs = _copied(self._inputs)  # a module may change its inputs
         if isinstance(inputs, Mapping):
@@ -434,7 +435,7 @@ def _refuse_beside_inputs(tokenizer: Any, text: str | None, num_tokens: int) -> 
 
 
 def _input_parts(inputs: Any) -> Iterator[Any]:
-    """The tensors and other values in the inputs of a module, also inside lists, tuples and dicts."""
+    """Return the tensors and other values in a module's inputs, also inside lists, tuples and dicts."""
     if isinstance(inputs, Mapping | tuple | list):
         for part in inputs.values() if isinstance(inputs, Mapping) else inputs:
             yield from _input_parts(part)
@@ -447,7 +448,7 @@ def _input_tensors(inputs: Any) -> list[torch.Tensor]:
 
 
 def _copied(inputs: Any) -> Any:
-    """The inputs with copies of the tensors."""
+    """Return the inputs with copies of the tensors."""
     if isinstance(inputs, torch.Tensor):
         return inputs.detach().clone()
     if isinstance(inputs, Mapping):
@@ -458,13 +459,13 @@ def _copied(inputs: Any) -> Any:
 
 
 def _size(tensor: torch.Tensor) -> str:
-    """`1 × 48 int64`"""
+    """Describe a tensor by its size and type: `1 × 48 int64`."""
     sizes = " × ".join(map(str, tensor.shape)) or "1"
     return f"{sizes} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _digest(part: Any) -> str:
-    """A digest of a tensor or a plain value; for anything else its class."""
+    """Return a digest of a tensor or a plain value; for anything else return its class."""
     if isinstance(part, torch.Tensor):
         dense = part.detach().to_dense().cpu().reshape(-1)
         return sha256(_size(part).encode() + dense.view(torch.uint8).numpy().tobytes()).hexdigest()
@@ -472,9 +473,9 @@ def _digest(part: Any) -> str:
 
 
 def _token_names(inputs: Any) -> list[str] | None:
-    """Token names from the first input that is a single row of integers, or None.
+    """Return token names from the first input that is a single row of integers, or None if there is none.
 
-    Patterns that depend on repeated tokens need them.
+    Patterns that depend on repeated tokens need these names.
     """
     for tensor in _input_tensors(inputs):
         is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
@@ -484,7 +485,7 @@ def _token_names(inputs: Any) -> list[str] | None:
 
 
 def _text_specs(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
-    """The settings of the survey of each text, as for `attn heads` on that model."""
+    """Return the survey settings for each text, as for `attn heads` on that model."""
     name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
     probe: dict[str, int | str] = {"num_tokens": num_tokens, "seed": seed}
     texts: list[dict[str, int | str]] = [probe] if text is None else [probe, {"sentence": text, "seed": seed}]
@@ -506,7 +507,7 @@ def _generator(spec: HeadsSpec) -> torch.Generator:
 def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[Store]:
     """Open a store for the steps of a training run, for one process at a time.
 
-    Raises UserError if it has steps, unless `resume` is set and they have the same settings.
+    Raises UserError if the store has steps, unless `resume` is set and the steps have the same settings.
     """
     if path.exists():
         check_header(path)
@@ -542,7 +543,7 @@ def _trainer_callback(watch: Watch) -> "TrainerCallback":
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             earlier = [(row["step"], row["loss"]) for row in state.log_history if "loss" in row]
-            self.logged = earlier[-1] if earlier else None  # from a resumed training
+            self.logged = earlier[-1] if earlier else None  # from a training run that was resumed
             self._measure(state, now=True)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -587,9 +588,9 @@ def _lightning_callback(watch: Watch) -> Any:
             watch.step(self.step, now=True)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
-            if trainer.global_step != self.step:  # otherwise the step needs more batches
+            if trainer.global_step != self.step:  # otherwise more batches are needed for this step
                 loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-                # Lightning divides the loss of a batch by the number of batches in a step.
+                # Lightning divides a batch's loss by the number of batches in a step.
                 num_batches = getattr(trainer, "accumulate_grad_batches", 1)
                 self.step, self.loss = trainer.global_step, None if loss is None else loss * num_batches
             watch.step(trainer.global_step, loss=self.loss)

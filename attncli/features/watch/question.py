@@ -1,4 +1,4 @@
-"""`attn watch`: the heads of a model over the steps of its training, from a store or from checkpoints."""
+"""`attn watch`: a model's heads over the steps of its training, from a store or from checkpoints."""
 
 import shlex
 import sys
@@ -133,7 +133,7 @@ FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
 
 def watch_reports(path: Path, reader: Reader, head: str | None = None) -> list[Report]:
-    """One report per text of the steps in a store.
+    """Return one report per text for the steps in a store.
 
     Raises UserError for a store without steps, and for a head that the model does not have.
     """
@@ -161,7 +161,7 @@ def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) ->
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.numbers(name)) for name in numbers}
     tensors |= steps.tensors()
-    # Some statistics have no numbers: induction needs to know which tokens are equal.
+    # Some statistics may have no numbers: induction depends on knowing which tokens are equal.
     tensors = {name: tensor for name, tensor in tensors.items() if np.isfinite(tensor.values).any()}
     notes = [f"Patterns of no head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
@@ -197,7 +197,7 @@ def _built(
 def _head_report(
     path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
 ) -> Report:
-    """The report of one head: every statistic and its pattern over the steps."""
+    """Return the report on one head: every statistic and its pattern over the steps."""
     result = steps.single_head(layer, head)
     names = ("step", *result.number_names())
     tensors = {name: NamedTensor(("point",), result.head.numbers(name)) for name in names}
@@ -206,7 +206,7 @@ def _head_report(
 
 
 def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> list[str]:
-    """One line per condition and step that does not hold, or per condition on an unknown name.
+    """Return one line per condition and step that does not hold, or per condition on an unknown name.
 
     Names that are not numbers of a step, such as `pattern`, are columns of the tables of the reports.
     """
@@ -256,20 +256,20 @@ TABLE_COLUMNS = (
 
 
 def _columns(reports: Sequence[Report]) -> list[str]:
-    """The columns of the tables of the reports that are not numbers of each step."""
+    """Return the columns of the reports' tables that are not numbers of each step."""
     tables = (report.table(name) for report in reports for name in TABLES)
     return [column for table in tables if table for column in table[0] if column in TABLE_COLUMNS]
 
 
 def _rows_with(column: str, reports: Sequence[Report]) -> list[Row]:
-    """The rows of the first table in each report that has this column."""
+    """Return the rows of the first table in each report that has this column."""
     by_report = ([report.table(name) for name in TABLES] for report in reports)
     first = (next((table for table in tables if table and column in table[0]), ()) for tables in by_report)
     return [row for table in first for row in table]
 
 
 def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line if rows of a table do not meet a condition, with the first of these rows."""
+    """Yield a line if rows of a table do not meet a condition, and quote the first of these rows."""
     wrong = [row for row in rows if not condition.holds(row[condition.name])]
     if wrong:
         first, more = wrong[0], f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -316,7 +316,7 @@ def show_watch(
 
 
 def is_store_of_steps(run: str) -> bool:
-    """True if an argument is a store, which may not exist yet, and not a checkpoint."""
+    """Return True if an argument is a store, which may not exist yet, and not a checkpoint."""
     is_checkpoint = (Path(run) / "config.json").is_file()
     return is_file(run) or (not is_checkpoint and is_store_name(run))
 
@@ -330,9 +330,9 @@ def show_store(
     follow: bool = False,
     ships: bool = False,
 ) -> int:
-    """Write the steps of a store; on a terminal, update the screen while a process writes to the store.
+    """Write the steps in a store; on a terminal, update the screen while a process writes to the store.
 
-    With `follow` it waits for a missing store. `ships` marks reports of the store that ships with attn.
+    With `follow`, wait for a missing store. `ships` marks reports on the store that ships with attn.
     """
     from attncli.features.watch.training_steps import has_steps
 
@@ -360,7 +360,7 @@ def show_store(
 
 
 def _wait_for(path: Path) -> None:
-    """Wait until a training run creates its store, or until Ctrl-C."""
+    """Wait until a training run creates its store, or until Ctrl-C is pressed."""
     message = f"{path.name}: no such file yet: waiting for the training run (Ctrl-C to stop)"
     with progress_line() as line:
         if not line.is_terminal:
@@ -384,7 +384,7 @@ HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @contextmanager
 def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]]:
-    """Switch to a separate screen inside this context, until Ctrl-C; yields a function that redraws it."""
+    """Switch to a separate screen within this context, until Ctrl-C; yield a function that redraws it."""
     write = load_view("table")
     on_screen = ""
 
@@ -423,7 +423,7 @@ def watch_checkpoints(
     follow: bool,
     fresh: bool,
 ) -> int:
-    """Survey the checkpoints of a training run that the store lacks; then write all steps."""
+    """Survey the checkpoints of a training run that are missing from the store, then write all steps."""
     from attncli.features.watch.checkpoints import CheckpointSurveys, find_checkpoints
 
     settings = _step_settings(config, flags)
@@ -470,13 +470,13 @@ def watch_checkpoints(
 
 
 def _step_settings(config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """The settings of the survey of each step. Raises UserError for settings that steps do not have."""
+    """Return the survey settings for each step. Raises UserError for settings that do not apply to steps."""
     settings = given_settings("heads", config, flags)
     if errors := [
         settings[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in settings
     ]:
         raise UserError(*errors)
-    # `allow_download` needs a model, which is set later, for each checkpoint.
+    # `allow_download` needs a model, which is set later for each checkpoint.
     text_settings = {key: value for key, value in settings.items() if key != "allow_download"}
     return settings | with_piped_text(HeadsSpec, text_settings)
 
@@ -490,7 +490,7 @@ def _check_store(path: Path | None, fresh: bool) -> None:
 
 
 def _no_checkpoints(patterns: Sequence[str]) -> str:
-    """The error for patterns without checkpoints, with what would work."""
+    """Return the error for patterns that match no checkpoints, with advice on what would work."""
     folder = next((Path(name) for name in patterns if Path(name).is_dir()), None)
     if folder is not None and any(folder.glob("*/config.json")):
         inside = shlex.join([str(folder / "*")])
@@ -501,7 +501,7 @@ def _no_checkpoints(patterns: Sequence[str]) -> str:
 
 
 def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: HeadsSpec) -> None:
-    """Raise UserError for a condition that no step can have, before the first is measured."""
+    """Raise UserError for a condition on a name that no step can have, before the first step is measured."""
     from attncli.features.watch.training_steps import parse_expectations
 
     pairs = zip(expect, conditions, strict=True)
@@ -511,7 +511,7 @@ def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: H
 def _reports_in(
     path: Path, head: str | None, without_store: Mapping[str, object], reader: Reader
 ) -> list[Report]:
-    """The reports, marked as `without_store` if the store is temporary; empty before the first step."""
+    """Return the reports, marked `without_store` if the store is temporary; empty before the first step."""
     reports = watch_reports(path, reader, head) if reader.has_steps() else []
     return [replace(report, spec={**report.spec, **without_store}) for report in reports]
 
@@ -523,7 +523,7 @@ def _follow(
     reports_in: Callable[[Reader], list[Report]],
     to: Destination,
 ) -> None:
-    """Continue with new checkpoints until Ctrl-C, and write all steps after each."""
+    """Wait for new checkpoints until Ctrl-C is pressed, and write all steps after each one."""
     is_live = _is_live(to)
     with drawing(to) if is_live else _until_interrupted() as draw:
         is_due = is_live

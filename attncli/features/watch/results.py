@@ -7,9 +7,9 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class TrainingStep(Record):
-    """A step: its loss and statistics over all heads, None if no head has a number.
+    """A training step: its loss, and statistics over all heads, which are None if no head has a number.
 
-    Each pattern adds a column with the number of heads that show it: `induction_heads`.
+    Each pattern adds a column with the number of heads that show it, such as `induction_heads`.
     """
 
     step: int
@@ -26,14 +26,15 @@ COUNT = "_heads"
 
 
 def count_name(pattern: str) -> str:
-    """The column with the number of heads of a pattern: `previous_token_heads`."""
+    """Return the name of a pattern's column of head counts, such as `previous_token_heads`."""
     return f"{pattern.replace(' ', '_')}{COUNT}"
 
 
 class PatternOverSteps(Record):
-    """A pattern, the first step at which a head is above its threshold, and the strongest head of that step.
+    """A pattern, the first step at which a head exceeds its threshold, and the strongest head at that step.
 
-    `heads` is the number of heads with the pattern at the last step, `count` the number at each `step`.
+    `heads` is the number of heads with the pattern at the last step, and `count` is the number at each
+    `step`.
     """
 
     pattern: str
@@ -48,7 +49,7 @@ class PatternOverSteps(Record):
 
 
 class PatternChange(Record):
-    """A head whose pattern differs from its pattern at the previous step."""
+    """A head whose pattern changed from the previous step."""
 
     step: int
     stack: str = column(is_needed=False)
@@ -59,7 +60,7 @@ class PatternChange(Record):
 
 
 class HeadAtStep(Record):
-    """A head at a step: its pattern, and a column for each stored statistic."""
+    """A head at one step: its pattern, and a column for each stored statistic."""
 
     layer: int
     kind: str = column(is_needed=False)
@@ -69,9 +70,9 @@ class HeadAtStep(Record):
 
 
 class StepOfHead(Record):
-    """A head at one of the steps: its pattern, and a column for each stored statistic.
+    """One head at one of the steps: its pattern, and a column for each stored statistic.
 
-    If several stacks have this layer and head, each has separate columns: `entropy encoder`.
+    If several stacks have this layer and head, each stack has separate columns, such as `entropy encoder`.
     """
 
     step: int
@@ -81,10 +82,10 @@ class StepOfHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadsInTraining(Result):
-    """The heads of a model over its training steps.
+    """A model's heads over its training steps.
 
-    `patterns` are the patterns that any head shows at any step; `never` names the other patterns. `changes`
-    are in the order of steps; `heads` are at the last step.
+    `patterns` lists the patterns that any head shows at any step; `never` names the other patterns. `changes`
+    is in the order of the steps; `heads` describes the last step.
     """
 
     title: ClassVar[str] = "Heads over the steps of training"
@@ -105,10 +106,10 @@ class HeadInTraining(Result):
     head: Records[StepOfHead] = group()
 
     def pattern_names(self) -> list[str]:
-        """The columns with its pattern: one, or one per stack."""
+        """The columns with the head's pattern: one, or one per stack."""
         return [name for name in self.head.cells if name.partition(" ")[0] == "pattern"]
 
     def number_names(self) -> list[str]:
-        """The columns with its statistics and the loss."""
+        """The columns with the head's statistics and the loss."""
         patterns = self.pattern_names()
         return [name for name in self.head.cells if name not in ("step", *patterns)]

@@ -1,4 +1,4 @@
-"""The first screens of `watch`: all heads, or one head, over the steps of training."""
+"""The first screens of `watch`: all heads, or a single head, over the steps of training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,10 +59,10 @@ GAP_CELL = " "
 def sparkline(
     values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
 ) -> str:
-    """One character per number, or per group of numbers for its maximum (or minimum); a gap without numbers.
+    """Return one character per number, or per group's maximum (or minimum), with a gap where there are none.
 
-    The lowest block is 0 or the smallest number below it, the highest the largest number, or 1 for shares, so
-    that small changes look small.
+    The lowest block stands for 0 or the smallest negative number, and the highest for the largest number (1
+    for shares), so that small changes look small.
     """
     numbers = np.array(values, dtype=np.float64)
     parts = np.array_split(numbers, min(cells, len(numbers)))
@@ -81,7 +81,7 @@ def sparkline(
 
 
 class _Line(NamedTuple):
-    """A row with a number at each step: its name, its first and last number as text, and a remark."""
+    """A row with a number at each step: its name, its first and last numbers as text, and a remark."""
 
     name: str
     numbers: Sequence[float]
@@ -92,7 +92,7 @@ class _Line(NamedTuple):
 
 
 def _last_changes(report: Report, display: Display) -> ScreenParts:
-    """The changes of patterns at the last steps."""
+    """Return the changes of patterns at the last steps."""
     result = report.result_of(HeadsInTraining)
     if lines := [*_change_lines(result.changes or (), display)]:
         yield Elastic(partial(_last, lines), USUAL_CHANGES, 0, len(lines), rank=2)
@@ -102,7 +102,7 @@ Steps = Records[TrainingStep] | Records[StepOfHead]
 
 
 def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
-    """The reason why the last step has no loss, if other steps have one."""
+    """Return why the last step has no loss, if other steps have one."""
     match report.result:
         case HeadsInTraining(steps=steps) | HeadInTraining(head=steps):
             last: TrainingStep | StepOfHead = steps[-1]
@@ -111,7 +111,7 @@ def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
 
 
 def _grid(lines: Sequence[_Line], display: Display) -> Grid:
-    """One row per line, with a sparkline in the remaining width."""
+    """Return one row per line, with a sparkline in the remaining width."""
     label = Column(("",), [line.name for line in lines], left=True)
     ends = [
         Column(("first",), [line.first for line in lines]),
@@ -128,7 +128,7 @@ def _grid(lines: Sequence[_Line], display: Display) -> Grid:
 
 
 def _pattern_line(pattern: PatternOverSteps, is_alone: bool) -> _Line:
-    """The number of heads with a pattern over the steps, with its first step and strongest head."""
+    """Return the line with a pattern's head counts over the steps, its first step and its strongest head."""
     lettered = f"{pattern_letter(pattern.pattern)} {pattern.pattern} heads"
     name = plain_text(lettered if is_alone else f"{pattern.stack}: {lettered}")
     first, last = (f"{pattern.count[place]:.0f}" for place in (0, -1))
@@ -136,7 +136,7 @@ def _pattern_line(pattern: PatternOverSteps, is_alone: bool) -> _Line:
 
 
 def _number_line(name: str, steps: Steps, display: Display) -> _Line:
-    """A statistic or the loss over the steps, with its smallest and largest number."""
+    """Return the line with a statistic or the loss over the steps, with its smallest and largest numbers."""
     numbers = steps.column(name)
     finite = numbers[np.isfinite(numbers)]
     extremes = ""
@@ -148,9 +148,9 @@ def _number_line(name: str, steps: Steps, display: Display) -> _Line:
 
 
 def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterator[str]:
-    """One line per step with its changes: `step 300: 0:1 previous token, 1:0 1:1 induction`.
+    """List the changes, one line per step: `step 300: 0:1 previous token, 1:0 1:1 induction`.
 
-    Changes between uniform and unnamed are left out, since they mean nothing.
+    Changes between uniform and unnamed are left out because they mean nothing.
     """
     width = display.columns
     notable = [change for change in changes if not {change.before, change.after} <= {*PURPOSELESS}]
@@ -166,7 +166,7 @@ def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterato
 
 
 def _last(lines: Sequence[str], count: int) -> list[Section]:
-    """The last lines, with the number of all steps if some are left out."""
+    """Return the last lines, with the number of all steps if some are left out."""
     what, every = "changes of patterns", f"{len(lines)} steps: --show changes"
     if not count:
         return [Paragraph(f"Not shown: {what} at {every}.", "note")]
@@ -175,7 +175,7 @@ def _last(lines: Sequence[str], count: int) -> list[Section]:
 
 
 def _pattern_history(report: Report, display: Display) -> Iterator[str]:
-    """The steps at which the pattern of the head changed."""
+    """Return the steps at which the head's pattern changed."""
     result = report.result_of(HeadInTraining)
     for name in result.pattern_names():
         spans = [
@@ -188,10 +188,10 @@ def _pattern_history(report: Report, display: Display) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LinesOverSteps(Element):
-    """One line per number in `names` of the field `steps` of the result, and per row of the field `patterns`.
+    """One line per number in `names` of the result's field `steps`, and per row of its field `patterns`.
 
-    If the room is short, the first numbers and the patterns of the induction circuit are kept. `usual` is the
-    normal number of lines; None for all.
+    If space is short, the first numbers and the patterns of the induction circuit are kept. `usual` is the
+    normal number of lines, or None for all.
     """
 
     steps: str
@@ -221,9 +221,9 @@ class LinesOverSteps(Element):
 
 
 def _statistics_and_loss(report: Report) -> list[str]:
-    """The numbers of steps without counts of patterns, which have separate lines.
+    """Return the numbers of steps except the pattern counts, which have separate lines.
 
-    Numbers that no step has are left out, such as induction if it is unknown which tokens are equal.
+    Numbers that no step has are left out, such as induction when it is unknown which tokens are equal.
     """
     steps = report.result_of(HeadsInTraining).steps
     names = [name for name in steps.cells if name != "step" and not name.endswith(COUNT)]
@@ -246,7 +246,7 @@ CHECKPOINT_NEXT_STEPS = {
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Other views of a store; for checkpoints also --follow and a store."""
+    """Suggest other views of a store; for checkpoints, also --follow and a store."""
     if report.spec.get("store", True):
         return STORE_NEXT_STEPS[type(report.result)]
     offered = CHECKPOINT_NEXT_STEPS[type(report.result)]

@@ -1,4 +1,4 @@
-"""Patterns of heads over the steps of a training run: the step at which they form, and their heads."""
+"""Head patterns over the steps of a training run: the step at which each forms, and its heads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED, NOT_MEASURED)
 
 @dataclass(frozen=True)
 class HeadsOverSteps:
-    """The statistics of the heads of a stack by name, at each step; NaN for missing heads and numbers."""
+    """The head statistics of a stack by name, at each step, with NaN for missing heads and numbers."""
 
     stack: Stack
     steps: tuple[int, ...]
@@ -34,26 +34,29 @@ class HeadsOverSteps:
 
     @property
     def is_head(self) -> Bool[npt.NDArray[np.bool_], "layer head"]:
-        """Mask of existing heads, since layers may have different numbers of heads."""
+        """A mask of the heads that exist, because layers may have different numbers of heads."""
         is_head = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
         for values in self.statistics.values():
             is_head |= np.isfinite(values).any(axis=0)
         return is_head
 
     def has_head(self, layer: int, head: int) -> bool:
-        """True if the stack has this layer and head."""
+        """Return True if the stack has this layer and head."""
         num_layers, num_heads = self.is_head.shape
         return layer < num_layers and head < num_heads and bool(self.is_head[layer, head])
 
     def value(self, statistic: str) -> Float[npt.NDArray[np.float64], "step layer head"]:
-        """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
+        """Return the numbers that decide a pattern.
+
+        For the special-token pattern they exclude the first token, which has its own pattern.
+        """
         values = self.statistics[statistic]
         if self.stack.pattern_statistic(statistic) == NOT_FIRST:
             values = values - self.statistics["sink_mass"]
         return values
 
     def heads(self, place: int) -> Records[HeadAtStep]:
-        """One row per head with its pattern and statistics at one of the steps."""
+        """Return one row per head with its pattern and statistics at one of the steps."""
         layer, head = np.nonzero(self.is_head)
         patterns = head_patterns(self)[place, layer, head]
         return HeadAtStep.table(
@@ -67,7 +70,7 @@ class HeadsOverSteps:
 
 
 def pattern_masks(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_], "step layer head"]]:
-    """Masks of the heads above the threshold of each pattern with enough rows."""
+    """Return masks of the heads above the threshold of each pattern that has enough rows."""
     return {
         name: over.value(pattern.statistic) > pattern.threshold
         for name, pattern in over.stack.patterns().items()
@@ -76,7 +79,7 @@ def pattern_masks(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_],
 
 
 def head_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step layer head"]:
-    """The pattern of each head at each step, as an index of PATTERN_NAMES; see `pattern_names`."""
+    """Return the pattern of each head at each step, as an index into PATTERN_NAMES; see `pattern_names`."""
     shape = (len(over.steps), *over.is_head.shape)
     best, indices = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(over.stack.unnamed()))
     precedence = np.full(shape, -1)
@@ -91,7 +94,7 @@ def head_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step laye
 
 
 def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
-    """The patterns that any head shows: the first step, its strongest head, and the heads at each step."""
+    """Return the patterns that any head shows: first step, strongest head then, and heads at each step."""
     rows: list[PatternOverSteps] = []
     for name, is_shown in pattern_masks(over).items():
         counts = is_shown.sum(axis=(1, 2))
@@ -117,12 +120,12 @@ def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
 
 
 def never_forming(over: HeadsOverSteps) -> Iterator[str]:
-    """The patterns with enough rows that no head shows at any step."""
+    """Return the patterns that have enough rows but that no head shows at any step."""
     return (name for name, is_shown in pattern_masks(over).items() if not is_shown.any())
 
 
 def changes(over: HeadsOverSteps) -> Records[PatternChange]:
-    """One row per change of a head's pattern between two steps, in the order of the steps."""
+    """Return one row per change of a head's pattern between two steps, in the order of the steps."""
     patterns = head_patterns(over)
     place, layer, head = np.nonzero((patterns[1:] != patterns[:-1]) & over.is_head)
     before, after = patterns[place, layer, head], patterns[place + 1, layer, head]
@@ -150,8 +153,10 @@ SUMMARIES: dict[str, tuple[str, Callable[[npt.NDArray[np.float64]], np.float64]]
 def step_rows(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
 ) -> Records[TrainingStep]:
-    """One row per step: the loss, if any step has one, the SUMMARIES over all heads (None without numbers),
-    and the number of heads with each pattern.
+    """Return one row per step.
+
+    A row has the loss, if any step has one, the SUMMARIES over all heads (None if there are no numbers), and
+    the number of heads with each pattern.
     """
     steps = stacks[0].steps
     counts: dict[str, npt.NDArray[np.int64]] = {}
@@ -175,7 +180,7 @@ def step_rows(
 def heads_in_training(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
 ) -> HeadsInTraining:
-    """The result for all heads over the steps."""
+    """Return the result for all heads over the steps."""
     return HeadsInTraining(
         steps=step_rows(stacks, losses),
         patterns=PatternOverSteps.joined(map(forming, stacks)),
@@ -188,7 +193,7 @@ def heads_in_training(
 def head_in_training(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None, layer: int, head: int
 ) -> HeadInTraining:
-    """The result for one head: its statistics and patterns over the steps, in every stack that has it."""
+    """Return the result for one head: its statistics and patterns over the steps, in each stack with it."""
     cells: dict[str, Cells] = {"step": list(stacks[0].steps)}
     if losses is not None:
         cells["loss"] = losses

@@ -1,4 +1,4 @@
-"""The steps of a training run as runs of a store: one run per text, with the step as its id."""
+"""The steps of a training run, stored as runs: one run per text, with the step as its id."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,9 +50,9 @@ LOSS = StoredColumn("loss")
 
 
 class WatchedModuleSpec(RecordSpec):
-    """A module, by its class, that `attncli.Watch` calls at each measured step.
+    """A module, named by its class, that `attncli.Watch` calls at each measured step.
 
-    `inputs` are the sizes of its inputs, `content` the SHA-256 of their values.
+    `inputs` are the sizes of its inputs, and `content` is the SHA-256 of their values.
     """
 
     inputs: str = ""
@@ -65,12 +65,12 @@ StepSpec = HeadsSpec | WatchedModuleSpec
 
 @lru_cache(maxsize=64)
 def _with_loss(columns: StoredColumns) -> StoredColumns:
-    """The columns with the loss; cached, so that equal columns are the same object."""
+    """Return the columns with the loss added; cached, so that equal columns are the same object."""
     return (*columns, LOSS)
 
 
 class MeasuredStep(NamedTuple):
-    """The measurement of a step on one text: its settings, the key of the run, columns and values."""
+    """The measurement of a step on one text: its settings, the run's key, the columns and the values."""
 
     step: int
     spec: StepSpec
@@ -84,13 +84,13 @@ def _sentence(spec: StepSpec) -> str | None:
 
 
 def step_key(spec: StepSpec, step: int) -> bytes:
-    """The SHA-256 of the settings, the text and the step."""
+    """Return the SHA-256 of the settings, the text and the step."""
     settings = {**resolved_settings(spec), "sentence": _sentence(spec)}
     return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
 
 
 def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
-    """The key of a checkpoint, from the content of its files in any folder, or from its commit."""
+    """Return the key of a checkpoint, from the content of its files in any folder, or from its commit."""
     item = Item(spec, None)
     (key,) = RunKeys(Plan(((item,),))).job_keys(Job((item,), None, 1))
     return sha256(key + canonical(step if commit is None else [step, commit])).digest()
@@ -99,14 +99,14 @@ def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
 def measured_step(
     step: int, spec: StepSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
-    """The values of a survey of heads with the loss of the step, if known."""
+    """Return the values of a head survey with the step's loss, if it is known."""
     columns, values = values_of(report)
     measured = MeasuredStep(step, spec, key, columns, values)
     return measured if loss is None else with_loss(measured, loss)
 
 
 def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
-    """The step with its loss."""
+    """Return the step with its loss."""
     columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
     return measured._replace(columns=columns, values=values)
 
@@ -122,7 +122,7 @@ def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
 
 
 def parse_expectations(texts: Sequence[str], specs: Sequence[StepSpec], flag: str) -> tuple[Condition, ...]:
-    """The conditions on statistics of heads or steps. Raises UserError for another name."""
+    """Return the conditions on statistics of heads or steps. Raises UserError for any other name."""
     conditions = parse_conditions(texts, flag, numbers_only=True)
     step_names = (LOSS.statistic, *STEP_COLUMNS)
     head_conditions = [condition for condition in conditions if condition.name not in step_names]
@@ -140,7 +140,7 @@ STEP_COLUMNS = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
 def broken_expectations(
     expectations: Expectations, step: int, columns: StoredColumns, values: np.ndarray
 ) -> list[str]:
-    """Lines for conditions that do not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
+    """Return a line per condition that fails, such as `step 300: expected max_score < 100: got 132.4 ...`."""
     if any(condition.name in STEP_COLUMNS for condition in expectations.conditions):
         steps = StoredSteps({})
         steps.add(StepOnText(step, 0, None, columns, values))
@@ -156,7 +156,7 @@ def _with_row(columns: StoredColumns, names: tuple[str, ...]) -> StoredColumns:
 
 
 def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
-    """Lines for conditions that do not hold at a step, on each of its texts."""
+    """Return a line for each condition that does not hold at a step, on each of its texts."""
     return [
         line
         for each in measured
@@ -165,7 +165,7 @@ def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> l
 
 
 class _Places(NamedTuple):
-    """The positions of the statistics of each stack, and of single numbers, in the columns of a run."""
+    """The positions of each stack's statistics, and of single numbers, in the columns of a run."""
 
     heads: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
     single: Mapping[str, int]
@@ -198,7 +198,7 @@ MAIN_STATISTICS = tuple(
 
 @dataclass
 class StoredSteps:
-    """The steps of a training run on one text, added one by one from a store, with their settings."""
+    """The steps of a training run on one text, added one by one from a store, and their settings."""
 
     settings: dict[str, Any]
     statistics: Sequence[str] | None = MAIN_STATISTICS
@@ -225,17 +225,17 @@ class StoredSteps:
 
     @property
     def name(self) -> str:
-        """The name of the model's folder, or the program of a recording."""
+        """The name of the model's folder, or the program that was recorded."""
         name = str(model_of(self.settings))
         return Path(name).name if "model" in self.settings else name
 
     def losses(self) -> list[float | None] | None:
-        """The loss of each step, None if unknown; or None if no step has a loss."""
+        """The loss of each step, or None if it is unknown; or None if no step has a loss."""
         losses = [single.get(LOSS.statistic) for single in self.single]
         return None if losses.count(None) == len(losses) else losses
 
     def stacks(self) -> list[HeadsOverSteps]:
-        """The statistics of each stack that all steps have."""
+        """Return the statistics of each stack that all steps have."""
         last = self.single[-1]
         stacks = []
         for stack, grids in self.grids.items():
@@ -257,11 +257,11 @@ class StoredSteps:
         return stacks
 
     def all_heads(self) -> HeadsInTraining:
-        """The result for all heads over the steps."""
+        """Return the result for all heads over the steps."""
         return heads_in_training(self.stacks(), self.losses())
 
     def single_head(self, layer: int, head: int) -> HeadInTraining:
-        """The result for one head over the steps. Raises UserError if no stack has it."""
+        """Return the result for one head over the steps. Raises UserError if no stack has it."""
         stacks = self.stacks()
         with_head = [over for over in stacks if over.has_head(layer, head)]
         if not with_head:
@@ -271,7 +271,7 @@ class StoredSteps:
         return head_in_training(with_head, self.losses(), layer, head)
 
     def tensors(self) -> dict[str, NamedTensor]:
-        """Each statistic by step, layer and head, and by stack if there are several."""
+        """Return each statistic by step, layer and head, and by stack if there are several stacks."""
         stacks = self.stacks()
         return {
             f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
@@ -281,32 +281,32 @@ class StoredSteps:
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
-    """A key that is equal for measurements with the same settings on the same text, of any model."""
+    """Return a key that is equal for measurements with the same settings on the same text, for any model."""
     return canonical([{**settings, "model": None}, sentence])
 
 
 def run_settings(spec: StepSpec) -> dict[str, Any]:
-    """The settings of a run in a store."""
+    """Return the settings of a run in a store."""
     return {"experiment": spec.experiment, **resolved_settings(spec)}
 
 
 def spec_text_key(spec: StepSpec) -> bytes:
-    """The `text_key` of a spec."""
+    """Return the `text_key` of a spec."""
     return text_key(run_settings(spec), _sentence(spec))
 
 
 def has_steps(reader: Reader) -> bool:
-    """True if a store has steps of a training run, or recorded calls, which count as steps."""
+    """Return True if a store has steps of a training run, or recorded calls, which count as steps."""
     return reader.has_steps() or has_recorded_calls(reader)
 
 
 def steps_in(reader: Reader) -> Iterator[StepOnText]:
-    """The steps of the training run in a store, else its recorded calls."""
+    """Yield the steps of the training run in a store, or else its recorded calls."""
     return reader.steps() if reader.has_steps() else recorded_calls(reader)
 
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
-    """The steps of a store, grouped by text; checkpoints are grouped although each is a separate model.
+    """Return the steps in a store, grouped by text; checkpoints are grouped, though each is a separate model.
 
     Recorded calls are grouped by program and modules.
     """
