@@ -1,1 +1,1 @@
-"""Run experiments: one text or a million, singly, together, in workers, into a store."""
+"""Run experiments on one text or a million: singly, together or in worker processes, into a store."""

@@ -1,4 +1,4 @@
-"""A chunk is the work for one worker: some jobs of a plan, whose reports it turns into values."""
+"""A chunk is the work for one worker: some jobs of a plan, whose reports the worker turns into values."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     place: int
 
     def texts(self) -> tuple[str | None, str | None]:
-        """Return the sentence and context that the run reads, each None if it reads none."""
+        """The sentence and context that the run reads, each None if the run does not read it."""
         sentence, context = (getattr(self.item.spec, key, None) for key in TEXT_KEYS)
         if (prompt := self.job.prompt) is not None:
             sentence, context = prompt.text, prompt.context or context
@@ -52,7 +52,7 @@ generator: it is already done, or appears elsewhere in the plan.
 
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together; `rows` and `weights` are stored besides the statistics."""
+    """Jobs that go to a worker together; `rows` and `weights` are stored in addition to the statistics."""
 
     jobs: tuple[UnfinishedJob, ...]
     rows: bool = False
@@ -78,10 +78,10 @@ class Chunk:
 
 @dataclass
 class ChunkResult:
-    """The outcomes of the runs to store, statistics or an error, by their number in the chunk.
+    """The outcomes of the runs to store, each either statistics or an error, by their number in the chunk.
 
-    Statistics are columns and their values. `environment` holds the versions that computed them;
-    `seconds_a_job` is the time of a job (0 if unknown).
+    Statistics consist of columns and their values. `environment` holds the versions that computed them;
+    `seconds_a_job` is the time that a job takes (0 if unknown).
     """
 
     values: dict[int, tuple[StoredColumns, np.ndarray]] = field(default_factory=dict)
@@ -95,26 +95,27 @@ ChunkRunner = Callable[[Chunk], ChunkResult]
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
-    """Compute every run of a chunk; a run that raises UserError has it as its outcome, and the others
-    continue.
+    """Compute every run of a chunk.
+
+    If a run raises UserError, that is its outcome, and the others continue.
     """
     result, wanted = ChunkResult(), chunk.runs()
     # Importing and loading do not count towards the time of a run.
     load_model(next(iter(wanted.values())).item.spec)
-    # The start, then the end of each part, with the number of runs done by then.
+    # The start time, then the end time of each part with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
     parts = Kept(rows=chunk.rows, weights=chunk.weights)
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], parts):
         _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
-    # The first of several parts does not count: it tries the model.
+    # The first of several parts does not count, because it tries out the model.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
     result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
     return result
 
 
 def _outcomes(chains: Sequence[Chain], parts: Kept) -> Iterator[Mapping[int, Outcome | Values]]:
-    """Yield the outcomes of runs by their number, one bucket or chain at a time."""
+    """Yield the outcomes of runs by their number, one bucket or one chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
     for bucket in alone_in_buckets(chains, partial(values_in_buckets, kept=parts)):
         yield {firsts[place]: outcome for place, outcome in bucket.items()}

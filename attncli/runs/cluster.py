@@ -1,6 +1,6 @@
 """Run chunks on an existing Dask cluster; its scheduler replaces workers and retries their chunks.
 
-Encryption and certificates come from Dask's configuration: its files or environment variables.
+Encryption and certificates come from Dask's configuration, that is, its files or environment variables.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be equal on every worker for equal results, without builds (`+cpu`)."""
+    """Return the versions that must match on every worker for equal results, without builds (`+cpu`)."""
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:
@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def work_there(work: ChunkRunner, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
-    """Run `work(chunk)` on a worker, one chunk at a time per process, however many threads it has.
+    """Run `work(chunk)` on a worker, one chunk at a time per process, however many threads the process has.
 
     The versions are compared again, since a worker may have joined after the first comparison.
     """
@@ -52,10 +52,11 @@ def run_in_cluster(
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
-    """Yield each chunk with its result, in the order of completion. `work` is a function in a module that the
-    workers have.
+    """Yield each chunk with its result, in order of completion.
 
-    `on_wait` gets a line to print if the cluster has no worker yet.
+    `work` is a function in a module that the workers have.
+
+    `on_wait` gets a line to print if the cluster has no workers yet.
 
     Raises UserError if distributed is missing or the versions differ. Raises RunError if the scheduler does
     not answer.
@@ -79,7 +80,7 @@ def run_in_cluster(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Dask's log on stderr: errors are reported in one line."""
+    """Silence Dask's log on stderr, because errors are reported on one line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -118,7 +119,7 @@ def _connecting(scheduler: str) -> Iterator[None]:
         yield
     except (OSError, TimeoutError) as error:
         raise RunError(f"scheduler: {scheduler} does not answer: {one_line_reason(error)}") from None
-    except (ValueError, TypeError, RuntimeError) as error:  # an invalid address, or missing certificates
+    except (ValueError, TypeError, RuntimeError) as error:  # an invalid address or missing certificates
         raise UserError(f"scheduler: {scheduler}: {one_line_reason(error)}") from None
 
 
@@ -130,7 +131,7 @@ def _staying(scheduler: str) -> Iterator[None]:
     except CancelledError:
         raise RunError(_went_away(scheduler)) from None
     except OSError as error:
-        if error.errno is not None:  # about a file of the plan
+        if error.errno is not None:  # an error about a file of the plan
             raise
         raise RunError(_went_away(scheduler)) from None
 
@@ -149,7 +150,7 @@ def _check_workers(client: Any, scheduler: str) -> None:
         ) from None
     expected = versions()
     for worker, got in client.run(versions, on_error="return").items():
-        # An error that occurs while the worker unpickles the call comes back as text.
+        # An error raised while the worker unpickles the call comes back as text.
         if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(
@@ -179,7 +180,7 @@ def _results(
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
         while len(running) < most and (pending := queue.take()) is not None:
-            # The scheduler blames a worker's death on all chunks that waited there: retry one at a time.
+            # The scheduler blames a worker's death on all chunks waiting there, so retry them one at a time.
             if pending.failures and running:
                 queue.put_back(pending)
                 break

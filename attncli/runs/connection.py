@@ -34,17 +34,13 @@ JOURNAL_NAME_MARK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return `runs.db-lock` for `runs.db`: the files of a store are beside the store, not beside a link to
-    it.
-    """
+    """Return `runs.db-lock` for `runs.db`: a store's files are beside the store, not beside a link to it."""
     file = path.resolve() if path.is_symlink() else path
     return file.with_name(file.name + ending)
 
 
 def refuse_special_files(path: Path) -> None:
-    """Raise UserError unless the store and the files beside it are regular files, and the latter not
-    links.
-    """
+    """Raise UserError unless the store and the files beside it are regular files, the latter not links."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: cannot be read: must be a regular file")
     for ending in (LOG, "-shm", JOURNAL, "-lock"):
@@ -73,16 +69,14 @@ class Damaged(sqlite3.DatabaseError):
 
 
 class Connection(sqlite3.Connection):
-    """Handles signals while SQLite computes, and while another program locks the store (`seconds` at
-    most).
-    """
+    """Handles signals while SQLite computes, and while another program locks the store (`seconds` at most)."""
 
     seconds = SECONDS_TO_READ
     ended_by: BaseException | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # A damaged text is shown, with replacement characters.
+        # Damaged text is shown with replacement characters.
         self.text_factory = partial(str, encoding="utf-8", errors="replace")
         for category, most in LIMITS.items():
             self.setlimit(category, most)
@@ -91,7 +85,8 @@ class Connection(sqlite3.Connection):
     def _seen_signals(self) -> Iterator[bool]:
         """Yield True if a signal handler has raised an exception, which SQLite would drop.
 
-        A generator, because a resumed generator is already inside `try` when Python calls the handlers.
+        This is a generator because a resumed generator is already inside `try` when Python calls the
+        handlers.
         """
         while True:
             try:
@@ -102,7 +97,7 @@ class Connection(sqlite3.Connection):
                 self.ended_by = ended
 
     def raise_if_ended(self) -> None:
-        """Raise the exception of a signal that arrived while SQLite computed."""
+        """Raise the exception of a signal that arrived while SQLite was computing."""
         if self.ended_by is not None:
             ended, self.ended_by = self.ended_by, None
             raise ended
@@ -131,7 +126,7 @@ def _opened(path: Path, mode: str) -> Connection:
 
 
 def connect(path: Path) -> Connection:
-    """Open an existing store to write, in WAL mode: other processes can read meanwhile.
+    """Open an existing store for writing, in WAL mode, so that other processes can read meanwhile.
 
     Raises UserError for a store that attn did not write.
     """
@@ -152,7 +147,7 @@ def connect(path: Path) -> Connection:
 
 
 def connect_to_read(path: Path) -> Connection:
-    """Open a store without changing it; if the folder is writable, recover the log of a crash.
+    """Open a store without changing it; if the folder is writable, recover the log that a crash left.
 
     Raises UserError for a store that attn did not write.
     """
@@ -160,7 +155,7 @@ def connect_to_read(path: Path) -> Connection:
     log = beside(path, LOG)
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Without a log nobody is writing, and SQLite need not create one, which would fail.
+        # Without a log, nobody is writing, and SQLite need not create a log, which would fail.
         mode = "ro" if log.exists() else UNCHANGING
     connection = _opened(path, mode)
     try:
@@ -182,7 +177,7 @@ def connect_to_read(path: Path) -> Connection:
 
 
 def advice_on(error: sqlite3.Error) -> str:
-    """Return advice on a damaged store; an empty text for other errors."""
+    """Return advice on a damaged store, or an empty string for other errors."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return ": restore a copy of it, or start over with --fresh" if code in DAMAGED else ""
 
@@ -199,7 +194,7 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def opened_to_read(path: Path) -> Iterator[Connection]:
-    """Open a store to read, and close it at the end. Raises RunError in one line for SQLite's errors."""
+    """Open a store for reading, and close it at the end. Raises RunError on one line for SQLite's errors."""
     try:
         with closing(connect_to_read(path)) as connection, signals_seen(connection):
             yield connection

@@ -60,7 +60,7 @@ ChunkEnd = ChunkResult | Died
 
 
 def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
-    """Return the result of the work, or the error it raised: one failing run must not lose the others."""
+    """Return the result of the work, or the error it raised, so that one failed run does not lose the rest."""
     try:
         return work(chunk)
     except Exception as error:  # from the model, a file, or attn: the run fails with this reason
@@ -68,14 +68,14 @@ def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
 
 
 class Pending(NamedTuple):
-    """A chunk to compute, and how often it has failed so far."""
+    """A chunk to compute, and the number of times it has failed so far."""
 
     chunk: Chunk
     failures: int = 0
 
 
 class Queue:
-    """Chunks that no worker holds: first the ones to retry, then the plan's, taken one by one."""
+    """Chunks that no worker holds: first the ones to retry, then those of the plan, taken one by one."""
 
     def __init__(self, chunks: Iterable[Chunk], max_attempts_alone: int = MAX_ATTEMPTS_ALONE) -> None:
         self._chunks = iter(chunks)
@@ -83,7 +83,7 @@ class Queue:
         self._again: deque[Pending] = deque()
 
     def take(self) -> Pending | None:
-        """Return the next chunk, or None if none is left; one in progress may still be put back."""
+        """Return the next chunk, or None if none is left; a chunk in progress may still be put back."""
         if self._again:
             return self._again.popleft()
         chunk = next(self._chunks, None)
@@ -94,7 +94,7 @@ class Queue:
         self._again.appendleft(pending)
 
     def finished(self, pending: Pending, result: ChunkEnd) -> Iterator[tuple[Chunk, ChunkEnd]]:
-        """Yield the chunk with its result, or nothing if it failed and will be retried.
+        """Yield the chunk with its result, or nothing if the chunk failed and will be retried.
 
         A failed chunk of several runs is retried in halves. A failed chunk of one run comes back with Died if
         the work raised an error, or after several workers died computing it.
@@ -121,10 +121,10 @@ MAX_FAILED_STARTS = 3
 
 
 class _Process(SpawnProcess):
-    """A worker process that does not import the script running here."""
+    """A worker process that does not import the script that runs here."""
 
     def start(self) -> None:
-        """Start the process with Ctrl-C blocked: only this process handles it, and ends the workers."""
+        """Start the process with Ctrl-C blocked: only the parent process handles it, and ends the workers."""
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             with interrupts_blocked():
@@ -157,7 +157,7 @@ class Worker:
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """Yield the result that arrived, if any; the first message only announces that the worker began.
+        """Yield the result that arrived, if any; the first message only announces that the worker has begun.
 
         Raises EOFError or OSError if the worker died.
         """
@@ -167,7 +167,7 @@ class Worker:
         self.has_begun = True
 
     def end(self) -> int:
-        """Kill the worker if it is alive; return its exit status, negative for a signal."""
+        """Kill the worker if it is alive; return its exit status, which is negative for a signal."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -177,15 +177,15 @@ class Worker:
 
 
 ENVIRONMENT = {
-    VARIABLE: "1",  # torch's threads
-    "PYTHONSAFEPATH": "1",  # no modules of the folder where this runs
-    "PYTHONWARNINGS": "ignore:resource_tracker",  # after a kill, it warns about what it cleans up
+    VARIABLE: "1",  # the number of torch's threads
+    "PYTHONSAFEPATH": "1",  # without modules from the working folder
+    "PYTHONWARNINGS": "ignore:resource_tracker",  # after a kill, the tracker warns about what it cleans up
 }
 
 
 @contextmanager
 def _worker_environment() -> Iterator[None]:
-    """Set the variables of ENVIRONMENT that are unset, for processes that start meanwhile."""
+    """Set the variables in ENVIRONMENT that are unset, for processes that start meanwhile."""
     added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -200,7 +200,7 @@ def _serve(connection: Connection, work: ChunkRunner) -> None:
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()
-    # In a thread, so that the sender of a chunk need not wait for the previous result.
+    # In a thread, so that the sender of a chunk does not have to wait for the previous result.
     Thread(target=_receive, args=(connection, chunks), daemon=True).start()
     connection.send_bytes(BEGUN)
     while True:
@@ -239,7 +239,7 @@ def run_in_workers(
     """
     pool = Workers(Queue(chunks), work)
     try:
-        # At most one per chunk: each takes a second of a core to start.
+        # At most one per chunk, because starting each takes a core about a second.
         for pending in islice(iter(pool.queue.take, None), workers):
             pool.start().send(pending)
         while pool.feed():
@@ -250,7 +250,7 @@ def run_in_workers(
 
 
 class Workers:
-    """The living workers, and the chunks not yet handed to any of them."""
+    """The living workers, and the chunks that no worker has received yet."""
 
     def __init__(self, queue: Queue, work: ChunkRunner) -> None:
         self.queue, self.work = queue, work
@@ -301,10 +301,10 @@ class Workers:
 
 
 def ended(status: int) -> str:
-    """Describe how a process ended, from its exit status."""
+    """Describe how a process ended, judging by its exit status."""
     if status >= 0:
         return f"ended with exit status {status}"
-    names = {signal.value: signal.name for signal in Signals}  # without most real-time signals
+    names = {signal.value: signal.name for signal in Signals}  # real-time signals mostly have no names
     return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
@@ -326,7 +326,7 @@ every time comes back with Died.
 
 
 def _length(job: Job) -> int:
-    """Estimate the number of words of a sentence; blanks are quick to count."""
+    """Estimate the number of words in a sentence; spaces are quick to count."""
     return job.prompt.text.count(" ") if job.prompt is not None else 0
 
 
@@ -350,11 +350,13 @@ def _uninterrupted() -> Iterator[None]:
 
 @dataclass
 class Driver:
-    """Runs one batch into a store that knows the plan: `num_runs` in all, `num_done_before` of them complete.
+    """Runs one batch into a store that knows the plan:
 
-    `num_workers` workers take chunks of about `seconds_a_chunk`; a job takes about `seconds_a_job`, as far as
-    that is known. `on_errors` gets the name of each run that failed or did not meet an expectation, with the
-    lines to print; `on_progress` gets the number of runs in all, done before, done now and failed now.
+    `num_runs` runs in all, `num_done_before` of them complete.
+
+    `num_workers` workers take chunks of about `seconds_a_chunk`; a job takes about `seconds_a_job`, if that
+    is known. `on_errors` gets the name of each run that failed or did not meet an expectation, with the lines
+    to print; `on_progress` gets the numbers of runs in all, done before, done now and failed now.
     """
 
     plan: Plan
@@ -399,7 +401,7 @@ class Driver:
                 if self.stopped:
                     break
         finally:
-            # End the workers now, not when the iterator is garbage-collected.
+            # End the workers now, rather than when the iterator is garbage-collected.
             if hasattr(results, "close"):
                 results.close()
 
@@ -407,10 +409,10 @@ class Driver:
         self.on_progress(self.num_runs, self.num_done_before, self.done, self.failed)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Yield chunks of unfinished jobs, each of a few seconds' work, smaller towards the end.
+        """Yield chunks of unfinished jobs, each a few seconds' work, with smaller chunks towards the end.
 
-        Some thousand jobs at a time are sorted by length, because jobs of equal length are computed together.
-        The longest come first, so that no worker is left with them at the end.
+        A few thousand jobs at a time are sorted by length, because jobs of equal length are computed
+        together. The longest come first, so that no worker is left with them at the end.
         """
         undone = self._undone()
         while window := list(islice(undone, JOBS_A_WINDOW)):
@@ -421,13 +423,13 @@ class Driver:
                 del window[:size]
 
     def _fair_share(self, num_left: int) -> int:
-        """Return the number of jobs per chunk with which all workers end at about the same time."""
+        """Return the number of jobs per chunk at which all workers finish at about the same time."""
         if self.num_workers == 1:
             return num_left
         return max(FEWEST_JOBS, num_left // (2 * self.num_workers))
 
     def _undone(self) -> Iterator[UnfinishedJob]:
-        """Yield the jobs with a run that is not done and does not occur earlier in the plan."""
+        """Yield the jobs that have a run that is not done and does not occur earlier in the plan."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
             self._jobs_left -= len(some)
@@ -441,7 +443,7 @@ class Driver:
     def _keys_left(
         self, job: Job, keys: Sequence[bytes], planned: Mapping[bytes, tuple[int, bool]]
     ) -> Iterator[bytes | None]:
-        """Yield the key of each run to compute, and None for the others; check the completed ones again."""
+        """Yield the key of each run to compute, and None for the others; check the completed runs again."""
         for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place):
             first, is_done = planned[key]
             if place == first and is_done and self.expectations.conditions:
@@ -449,13 +451,13 @@ class Driver:
             yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Store a result first, then report it: every run reported as done is stored."""
+        """Store a result first, then report it, so that every run reported as done is stored."""
         with _uninterrupted():
             self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.values)
         if result.seconds_a_job:
-            # Chunks grow step by step for small runs; a long run is a chunk by itself.
+            # Chunks of small runs grow step by step; a long run is a chunk by itself.
             wanted = int(self.seconds_a_chunk / result.seconds_a_job)
             self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))
         if result.errors or self.expectations.conditions:

@@ -1,4 +1,4 @@
-"""The parts of a batch: an experiment, a chain of experiments on one generator, a chain on one text."""
+"""The parts of a batch: an experiment, a chain of experiments on one generator, and a chain on one text."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """One experiment, its source, and the id of its sentence or of the step of a training run.
+    """One experiment, its source, and the id of its sentence or its training step.
 
-    `starts_file` is True for the first experiment of a file, `reseed` for one with a new generator.
+    `starts_file` is True for the first experiment in a file, and `reseed` for an experiment with a new
+    generator.
     """
 
     spec: Spec
@@ -47,7 +48,7 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The id of its sentence, or its line number; without a file of sentences, its experiment's id."""
+        """The id of the job's sentence, or its line number; without a sentence file, the experiment's id."""
         return self.chain[0].id if self.prompt is None else self.prompt.label
 
     def name(self, item: Item) -> str:

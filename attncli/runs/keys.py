@@ -1,4 +1,4 @@
-"""Keys of runs in a store: hashes of the settings and of the contents of the files they name."""
+"""Keys of runs in a store: hashes of the settings and of the contents of the files that settings name."""
 
 import json
 from collections.abc import Callable, Collection
@@ -24,12 +24,12 @@ ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON with sorted keys and without blanks, so that equal values give equal bytes."""
+    """Return JSON with sorted keys and without whitespace, so that equal values give equal bytes."""
     return ENCODER.encode(value).encode()
 
 
 def resolved_settings(spec: Spec) -> dict[str, Any]:
-    """Return every setting that affects the result, without the texts."""
+    """Return every setting that affects the result, except the texts."""
     return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
@@ -39,7 +39,7 @@ def settings_as_json(spec: Spec) -> str:
 
 
 def _model_files(model: Path) -> list[Path]:
-    """Return the files of a model without hidden ones, which file browsers leave in folders."""
+    """Return a model's files without hidden ones, because file browsers leave hidden files in folders."""
     return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
@@ -63,9 +63,7 @@ class _Contents:
         return self._digests[path]
 
     def model_digest(self, model: Path) -> Any:
-        """Return the digests of a folder's files by name, since names decide their kinds, or of one GGUF
-        file.
-        """
+        """Return digests of a folder's files by name, since names decide their kinds, or of a GGUF file."""
         if not model.is_dir():
             return self.file_digest(model)
         return {path.name: self.file_digest(path) for path in _model_files(model)}
@@ -101,21 +99,21 @@ class RunKeys:
     """The keys of the runs of jobs; an experiment's settings are hashed once for all its sentences."""
 
     def __init__(self, plan: "Plan", on_read: Callable[[Path], None] = lambda path: None) -> None:
-        """Raise UserError for a file of an experiment that cannot be read, or that can be read only once.
+        """Raise UserError if a file of an experiment cannot be read, or can be read only once.
 
         `on_read` is called with the file after each block that is read.
         """
         self._items = plan.items()
         self._contents = _Contents(on_read)
         without = (plan.key,) if plan.key in FILE_KINDS else ()
-        # By identity, which is quick; holding the items prevents reuse of their ids.
+        # By identity, which is quick; holding the items prevents their ids from being reused.
         self._beginnings = {
             id(item): sha256(_settings_digest(item.spec, self._contents, without=without))
             for item in self._items
         }
 
     def job_keys(self, job: Job) -> list[bytes]:
-        """Return the key of each run of the job; the key of a run that continues others covers their keys."""
+        """Return the key of each run of the job; a run that continues others has a key that covers theirs."""
         keys: list[bytes] = []
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
@@ -129,7 +127,7 @@ class RunKeys:
 
 
 def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
-    """Return the sentence, context, id and answer: equal texts with different ids are two runs."""
+    """Return the sentence, context, id and answer; equal texts with different ids count as two runs."""
     sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
         return [sentence, context]
@@ -141,5 +139,5 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
 
 
 def _hashed(text: str | None) -> Any:
-    """Return a text, or the parsed object for token ids: a text that reads the same has another key."""
+    """Return a text, or the parsed object for token ids, so that an identical text has a different key."""
     return json.loads(text) if isinstance(text, TokenIds) else text

@@ -1,4 +1,4 @@
-"""Tables of the numbers of runs: one row per run, head, token or list item, one column per statistic.
+"""Tables of run numbers: one row per run, head, token or list item, and one column per statistic.
 
 NULL stands for NaN in a report, or for a statistic that the run does not have: the table `columns` lists the
 statistics of each run.
@@ -25,14 +25,14 @@ VALUE = "value"
 
 
 def quoted(statistic: str) -> str:
-    """Return the SQL column of a statistic; one named like a column of a place gets a longer name."""
+    """Return the SQL column of a statistic; a statistic named like a place column gets a longer name."""
     is_taken = statistic.lower() in PLACE_COLUMNS or statistic.lower().startswith(LONGER)
     name = f"{LONGER}{statistic}" if is_taken else statistic
     return '"' + name.replace('"', '""') + '"'
 
 
 class NumberTable(NamedTuple):
-    """A table of numbers, and its columns that place a row within its run."""
+    """A table of numbers, and the columns that place a row within its run."""
 
     name: str
     places: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class NumberTable(NamedTuple):
         return ("run", "place") if self.places else ("run",)
 
     def definition(self, quoted_columns: Sequence[str] = ()) -> str:
-        """Return the CREATE statement as SQLite keeps it after adding these columns one by one."""
+        """Return the CREATE statement as SQLite keeps it after these columns were added one by one."""
         statistics = "".join(f", {column} REAL" for column in quoted_columns)
         if not self.places:
             return f"CREATE TABLE {self.name} (run INTEGER PRIMARY KEY{statistics})"
@@ -54,7 +54,7 @@ class NumberTable(NamedTuple):
         )
 
     def statistics(self, connection: sqlite3.Connection) -> list[str]:
-        """Return its columns of statistics, quoted."""
+        """Return the table's statistic columns, quoted."""
         names = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({self.name})")]
         return ['"' + name.replace('"', '""') + '"' for name in names[len({*self.key, *self.places}) :]]
 
@@ -68,7 +68,7 @@ Place = tuple[int | str | None, ...]
 
 
 class _Cell(NamedTuple):
-    """The table of a number, its row within the run, and the statistic that names its column."""
+    """The table of a number, the number's row within the run, and the statistic that names its column."""
 
     table: NumberTable
     place: Place
@@ -88,7 +88,7 @@ def _table_cell(column: StoredColumn) -> _Cell:
 
 
 class TablePart(NamedTuple):
-    """The columns of a run in one table, with the row and the statistic of each."""
+    """The columns of a run in one table, with the row and the statistic of each column."""
 
     table: NumberTable
     statistics: tuple[str, ...]
@@ -99,7 +99,7 @@ class TablePart(NamedTuple):
     statistic_places: np.ndarray
 
     def only(self, chosen: np.ndarray) -> "TablePart":
-        """Return the same rows with only the selected columns of the run, a boolean for each."""
+        """Return the same rows with only some columns of the run; `chosen` has a Boolean for each column."""
         is_chosen = chosen[self.columns]
         used, statistic_places = np.unique(self.statistic_places[is_chosen], return_inverse=True)
         return self._replace(
@@ -110,7 +110,7 @@ class TablePart(NamedTuple):
         )
 
     def cells(self, run: int, rows: Sequence[Sequence[float]]) -> Iterator[tuple[float | str | None, ...]]:
-        """Yield the rows of a run for the table."""
+        """Yield a run's rows for the table."""
         if not self.table.places:
             yield (run, *rows[0])
             return
@@ -120,7 +120,7 @@ class TablePart(NamedTuple):
 
 @lru_cache(maxsize=64)
 def table_parts(columns: StoredColumns) -> tuple[TablePart, ...]:
-    """Return the tables for the numbers of a run with these columns."""
+    """Return the tables that hold the numbers of a run with these columns."""
     parts = []
     cells = [*map(_table_cell, columns)]
     for table in NUMBER_TABLES:
@@ -145,7 +145,7 @@ def table_parts(columns: StoredColumns) -> tuple[TablePart, ...]:
 def insert_numbers(
     connection: sqlite3.Connection, columns: StoredColumns, runs: Sequence[int], values: np.ndarray
 ) -> None:
-    """Insert the numbers (run, column) of runs; the tables must have these columns."""
+    """Insert the numbers (run, column) of runs; the tables must already have these columns."""
     for part in table_parts(columns):
         cells = np.full((len(runs), len(part.places), len(part.statistics)), np.nan)
         cells[:, part.rows, part.statistic_places] = values[:, part.columns]
@@ -158,14 +158,14 @@ def insert_numbers(
 
 
 class _Rows(NamedTuple):
-    """The rows of neighbouring runs in a table: the run of each, and its numbers by statistic."""
+    """The rows of neighbouring runs in a table: the run of each row, and its numbers by statistic."""
 
     runs: np.ndarray
     numbers: np.ndarray
     statistics: Mapping[str, int]
 
     def complete_runs(self, part: TablePart, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of complete runs, and their numbers (run, column of the part)."""
+        """Return the positions of complete runs, and their numbers (run, column of the part)."""
         starts, ends = (np.searchsorted(self.runs, runs, side=side) for side in ("left", "right"))
         complete = np.flatnonzero(ends - starts == len(part.places))
         statistics = np.array([self.statistics[name] for name in part.statistics])[part.statistic_places]
@@ -195,14 +195,14 @@ def _read_rows(
 
 
 class RunNumbers(NamedTuple):
-    """The places of the complete runs, and their numbers (run, column)."""
+    """The positions of the complete runs, and their numbers (run, column)."""
 
     complete: np.ndarray
     values: np.ndarray
 
 
 class NumbersOfRuns:
-    """The numbers of runs in a range of run numbers, optionally only some statistics."""
+    """The numbers of runs in a range of run numbers, optionally for some statistics only."""
 
     def __init__(
         self, connection: sqlite3.Connection, shapes: Collection[Sequence[TablePart]], runs: range
@@ -215,7 +215,7 @@ class NumbersOfRuns:
         }
 
     def complete_runs(self, parts: Sequence[TablePart], runs: Sequence[int], num_columns: int) -> RunNumbers:
-        """Return the numbers of runs with the same columns."""
+        """Return the numbers of runs that have the same columns."""
         numbers = np.array(runs, dtype=np.float64)
         values = np.full((len(runs), num_columns), np.nan)
         has_all = np.ones(len(runs), dtype=bool)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a plan counts texts without torch
 
 
 class CheckedPrompts(NamedTuple):
-    """The number of prompts of a file, the first context if any, and the mean length of a sentence."""
+    """The number of prompts in a file, the first context if any, and the mean sentence length."""
 
     num_prompts: int
     context: str | None
@@ -29,8 +29,10 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(FileList):
-    """The sentences of a file: one per line, or JSON Lines or CSV with sentence (or text), context, answer
-    and id; or a list of other files, one name per line, if the first line is such a name.
+    """The sentences in a file.
+
+    The file has one sentence per line, or is JSON Lines or CSV with sentence (or text), context, answer and
+    id. If its first line is the name of a file, it is a list of other files, one name per line.
     """
 
     columns = ("sentence", "context", "answer", "id")
@@ -47,7 +49,7 @@ class PromptFile(FileList):
             yield self._prompt(number, data)
 
     def first(self) -> TextLine:
-        """Return the first valid prompt, with which the settings are validated once for all prompts.
+        """Return the first valid prompt; the settings are validated with it once for all prompts.
 
         Raises UserError with the bad lines if no prompt is valid.
         """
@@ -60,7 +62,7 @@ class PromptFile(FileList):
     def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
         """Count and check the prompts. Raises UserError with the bad lines.
 
-        `check` raises UserError for a prompt that the experiments cannot use.
+        The function `check` raises UserError for a prompt that the experiments cannot use.
         """
         count, characters = 0, 0
         context: str | None = None
@@ -86,7 +88,7 @@ class PromptFile(FileList):
         return CheckedPrompts(count, context, characters / count)
 
     def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
-        """Raise UserError for a line without an id whose line number is the id of another line."""
+        """Raise UserError if a line has no id and its line number is the id of another line."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
                 message = f"is required: {number}, the number of this line, is the id of another line"
@@ -107,7 +109,7 @@ def plan_files(
 ) -> list[Item]:
     """Return the experiments of all files in order. Raises UserError with every error of every file.
 
-    `overrides` replace settings of the files, and so do `texts` if an experiment reads them.
+    `overrides` replace settings in the files, and so do `texts` if an experiment reads them.
     """
     items: list[Item] = []
     errors: list[str] = []
@@ -132,8 +134,8 @@ def plan_files(
 def chains(items: Sequence[Item]) -> Iterator[Chain]:
     """Divide the items into the smallest sequences that do not depend on one another.
 
-    An item that continues the previous generator belongs to the previous item and has its seed; one with
-    `embedding: previous` belongs to the last item with a table of words.
+    An item that continues the previous generator belongs with the previous item and has its seed; an item
+    with `embedding: previous` belongs with the last item that has a table of words.
     """
     starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
     for i, item in enumerate(items):
@@ -168,7 +170,7 @@ class Plan:
         return self.num_prompts * len(self.chains)
 
     def items(self) -> list[Item]:
-        """Return every experiment, once for all sentences, and again with a context if a prompt has one."""
+        """Return every experiment, once for all sentences, and again with a context if any prompt has one."""
         return [item for chain in (*self.chains, *self.chains_with_context) for item in chain]
 
     def specs(self) -> Iterator[Spec]:
@@ -176,7 +178,7 @@ class Plan:
         return (item.spec for chain in self.chains for item in chain)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every chain with all its sentences, then the next chain: neighbours have equal settings."""
+        """Yield every chain with all its sentences, then the next chain, so neighbours have equal settings."""
         place = 1
         for i, chain in enumerate(self.chains):
             for prompt in self.prompts if self.prompts is not None else (None,):
@@ -199,7 +201,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """The setting that each line of the file gives: a sentence, or the name of a file."""
+        """The setting that each line of the file provides: a sentence or the name of a file."""
         return self.prompts.key if isinstance(self.prompts, PromptFile) else "sentence"
 
 
@@ -208,8 +210,9 @@ def _kind_name(key: str) -> str:
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
-    """Return the plan of config files, optionally with a file of sentences. Raises UserError with every
-    error.
+    """Return the plan for config files, optionally with a file of sentences.
+
+    Raises UserError with every error.
     """
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
@@ -231,7 +234,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
 
 
 def plan_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
-    """Return the plan of one experiment on many texts. Raises UserError with the bad lines."""
+    """Return the plan for one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
     first = next(iter(texts))
@@ -254,7 +257,7 @@ def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
     """Raise UserError if an experiment reads a file of texts itself."""
     items: list[Item] = []
-    with suppress(UserError):  # a missing sentence is no error here: it comes from --file
+    with suppress(UserError):  # a missing sentence is no error here, because --file provides it
         items = plan_files(paths, overrides)
     sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
     if sources:

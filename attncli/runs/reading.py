@@ -1,4 +1,4 @@
-"""Read a store, even while a batch is writing it: its runs, their settings and their numbers."""
+"""Reads a store, even while a batch is writing to it: its runs, their settings and their numbers."""
 
 import re
 import sqlite3
@@ -38,7 +38,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
 
 
 class RunInfo(NamedTuple):
-    """A run: its number, the id of its sentence, the last plan that names it, and its settings' number."""
+    """A run: its number, its sentence's id, the last plan that names it, and the number of its settings."""
 
     run: int
     id: str | None
@@ -58,7 +58,7 @@ class Runs(NamedTuple):
 
 
 def model_of(settings: Mapping[str, Any]) -> Any:
-    """Return the model of the settings of a run, or the program if they name one instead."""
+    """Return the model in the settings of a run, or the program if they name a program instead."""
     return settings.get("model", settings.get("program"))
 
 
@@ -67,7 +67,7 @@ StoredRow = tuple[Any, ...]
 
 
 class _Shape(NamedTuple):
-    """The columns of runs, and the tables with their numbers."""
+    """The columns of runs, and the tables that hold their numbers."""
 
     columns: StoredColumns
     parts: Sequence[TablePart]
@@ -77,7 +77,7 @@ WITHOUT_NUMBERS = _Shape((), ())
 
 
 class StepOnText(NamedTuple):
-    """A step of a training run on one text: its number, its settings' number, the text, and its values."""
+    """A step of a training run on one text: its number, its settings' number, the text, and the values."""
 
     step: int
     settings: int
@@ -104,19 +104,19 @@ def _stored_object(text: Any) -> dict[str, Any] | None:
 
 
 def _is_setting(value: Any) -> bool:
-    """True for values that tables can hold: a number of at most 64 bits, a text, or a list of these."""
+    """True for values that tables can hold: a number of at most 64 bits, a string, or a list of these."""
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def _is_text(value: Any) -> bool:
-    """True for a text or NULL."""
+    """True for a string or NULL."""
     return value is None or isinstance(value, str)
 
 
 class Reader:
-    """A store that is open for reading: the runs in the plan of the last batch, or all runs.
+    """A store that is open for reading: either the runs in the plan of the last batch, or all runs.
 
     Damaged runs are left out and recorded in `damaged`.
     """
@@ -129,7 +129,7 @@ class Reader:
         self.damaged: dict[int | None, str] = {}
         """The fault of each damaged run by its number; under None, the fault of data that runs share."""
         self._num_damaged = dict.fromkeys(("done", "failed"), 0)
-        # The settings of every experiment in the store, by their number.
+        # The settings of every experiment in the store, by number.
         self.settings: dict[int, dict[str, Any]] = {}
         for number, experiment, spec in connection.execute("SELECT settings, experiment, spec FROM settings"):
             stored = _stored_object(spec)
@@ -145,13 +145,13 @@ class Reader:
         """By their number and the statistics to read."""
 
     def counts(self) -> dict[str, int]:
-        """Return the number of completed and of failed runs, without runs that were read and are damaged."""
+        """Return the numbers of completed and failed runs, without runs that were read and are damaged."""
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         counts = dict(self._connection.execute(query).fetchall())
         return {status: counts.get(status, 0) - num for status, num in self._num_damaged.items()}
 
     def settings_in_use(self) -> dict[int, dict[str, Any]]:
-        """Return the settings of the selected runs by their number."""
+        """Return the settings of the selected runs by number."""
         if self._settings_in_use is None:
             query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
             numbers = [number for (number,) in self._connection.execute(query)]
@@ -159,7 +159,7 @@ class Reader:
         return self._settings_in_use
 
     def count_earlier(self, settings: int | None = None) -> int:
-        """Count the runs, of all settings or of these, that are not in the plan of the last batch."""
+        """Count the runs, with any settings or with these, that are not in the plan of the last batch."""
         query = (
             "SELECT count(*) FROM runs WHERE typeof(plan) = 'integer' AND settings = coalesce(?, settings)"
         )
@@ -167,7 +167,7 @@ class Reader:
         return int(count)
 
     def earlier_runs(self) -> str | None:
-        """Return a line on runs that are not in the plan of the last batch, or None."""
+        """Return a line about runs that are not in the plan of the last batch, or None if there are none."""
         count = self.count_earlier()
         runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
         if not count:
@@ -208,7 +208,7 @@ class Reader:
     def done(self, statistics: Collection[str] | None = None) -> Iterator[Runs]:
         """Yield the completed runs in order; with `statistics`, only these columns are read."""
         chosen = None if statistics is None else frozenset(statistics)
-        # Runs with a damaged status are selected too, so that they are reported.
+        # Runs with a damaged status are selected as well, so that they are reported.
         stored = self._select("shape", "status IS NOT 'failed'")
         while rows := stored.fetchmany(RUNS_AT_ONCE):
             if rows := self._without_damaged(rows, chosen):
@@ -217,7 +217,7 @@ class Reader:
     def _without_damaged(self, rows: list[StoredRow], chosen: frozenset[str] | None) -> list[StoredRow]:
         """Return the rows of `done` without damaged runs, which are recorded in `damaged`."""
         run, name, plan, settings, status, shape = zip(*rows, strict=True)
-        # A few distinct combinations stand for all runs.
+        # a few distinct combinations cover all runs
         kinds = [*zip(map(is_number, run), map(_is_text, name), plan, settings, status, shape, strict=True)]
         faults: dict[tuple[Any, ...], str | None] = {}
         for kind in {*kinds}:
@@ -244,7 +244,7 @@ class Reader:
     def _with_values(
         self, about: Sequence[Sequence[Any]], numbers: Sequence[Any], shapes: Mapping[Any, "_Shape"]
     ) -> Iterator[Runs]:
-        """Yield the runs of a window, neighbours of the same shape together, without damaged ones.
+        """Yield the runs in a window without damaged ones, with neighbours of the same shape together.
 
         `about` has the fields of RunInfo, `numbers` the number of each run's shape.
         """
@@ -298,9 +298,7 @@ class Reader:
         return [(self.settings[number], text) for number, text in stored if number in self.settings]
 
     def texts(self, settings: int) -> dict[int, tuple[str, str | None]]:
-        """Return the text and context of each completed run by its number; runs without a stored text are
-        left out.
-        """
+        """Return the text and context of each completed run by number, except runs without a stored text."""
         query = (
             f"SELECT run, sentence, context FROM runs WHERE status = ? AND settings = ?{self._chosen} "
             "AND typeof(sentence) = 'text'"
@@ -313,7 +311,7 @@ class Reader:
         }
 
     def _shape(self, number: Any, statistics: frozenset[str] | None = None) -> "_Shape | None":
-        """Return the columns of runs, optionally only some statistics; None if they are damaged."""
+        """Return the columns of runs, optionally for some statistics only, or None if they are damaged."""
         if number is None:
             return WITHOUT_NUMBERS
         if not is_number(number):
@@ -362,7 +360,7 @@ class Reader:
     def _fault(
         self, has_number: bool, has_texts: bool, plan: Any, settings: Any, status: Any, has_values: bool
     ) -> str | None:
-        """Return the damaged part of a run and its verb, such as `its plan is`, or None."""
+        """Return the damaged part of a run with its verb, such as `its plan is`, or None."""
         if not has_number:
             return "its number is"
         if status not in ("done", "failed"):
@@ -381,8 +379,9 @@ class Reader:
         self.damaged[run] = f"{fault} damaged"
 
     def _select(self, columns: str, where: str) -> sqlite3.Cursor:
-        """Select the runs that meet a condition, in order: the fields of RunInfo, the status, then these
-        columns.
+        """Select the runs that meet a condition, in order:
+
+        RunInfo's fields, the status, then these columns.
         """
         about = "run, id, coalesce(plan, ?), settings, status"
         query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen}"
@@ -390,7 +389,7 @@ class Reader:
 
 
 def _windows(runs: np.ndarray, widths: np.ndarray) -> Iterator[slice]:
-    """Yield neighbouring runs to read together, given the number and the count of values of each."""
+    """Yield neighbouring runs to read together, given the number and the value count of each."""
     ends = np.cumsum(widths)
     gaps = np.flatnonzero(np.diff(runs) > MOST_APART) + 1
     start, num_before = 0, 0
@@ -415,9 +414,11 @@ def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
 
 @contextmanager
 def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
-    """Open a store to read. Raises UserError for a missing file, RunError if the store cannot be read.
+    """Open a store for reading.
 
-    Raises RunError at the end, too, if damaged runs were left out.
+    Raises UserError for a missing file, and RunError if the store cannot be read.
+
+    At the end, RunError is also raised if damaged runs were left out.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file")
@@ -436,7 +437,7 @@ TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
 
 
 def swept_settings(reader: Reader) -> dict[str, str]:
-    """Return the settings in which runs of one experiment differ, with their types.
+    """Return the settings in which the runs of one experiment differ, with their types.
 
     A setting named like another column of the tidy table is left out.
     """
@@ -459,6 +460,6 @@ def _column_type(values: Sequence[Any]) -> str:
 
 
 def groups_there(reader: Reader) -> list[str]:
-    """Return the names to group by: the swept settings, layer and head, and the names of runs."""
+    """Return the names by which runs can be grouped: the swept settings, layer and head, and run names."""
     layers = PLACES if reader.has_layers() else PLACES[1:]
     return [*swept_settings(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]

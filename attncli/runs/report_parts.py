@@ -1,4 +1,4 @@
-"""Parts that all reports have in common: named tensors, settings, versions, steps and notes."""
+"""The parts that all reports have in common: named tensors, settings, versions, steps and notes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def named(tensor: Tensor, *axes: str, mask: Mask | None = None, scale: float | None = None) -> NamedTensor:
-    """Return a tensor as plain data of the report, its last axes named; axes before them are batches."""
+    """Return a tensor as plain data for the report, with its last axes named; the axes before are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
     return NamedTensor((*batch, *axes), numbers.numpy(force=True), mask, scale)
@@ -39,7 +39,7 @@ def build_report(
 ) -> Report:
     """Build a report with its settings and versions, and with its steps if `explain` is set.
 
-    An experiment whose result has no class gives its statistics by name.
+    If an experiment's result has no class, its statistics are given by name.
     """
     if isinstance(spec, ExplainRowSpec):
         spec = spec.model_copy(update={"token": explained_token(spec.token, texts.tokens)})
@@ -75,5 +75,5 @@ WORDS_NOTE = (
 
 
 def shipped_notes(spec: "ModelSpec") -> list[str]:
-    """Return the note on the shipped model if no model was chosen."""
+    """Return the note on the shipped model if the user chose no model."""
     return [SHIPPED_NOTE] if spec.model is None else []

@@ -1,4 +1,4 @@
-"""The values of a report by column, and conditions on them, `NAME OP NUMBER`.
+"""The values of a report by column, and conditions on these values, `NAME OP NUMBER`.
 
 The shapes of the statistics determine the columns. Conditions are parsed for --where, and checked in every
 run for --expect.
@@ -67,7 +67,7 @@ def row_columns(
     num_batches: int | None,
     num_tokens: int,
 ) -> Iterator[StoredColumn]:
-    """Yield the summaries of each head, then its rows; `num_tokens` is 0 if rows are not stored."""
+    """Yield the summaries of each head, then the head's rows; `num_tokens` is 0 if rows are not stored."""
     heads = [head] if num_heads is None else range(num_heads)
     batches = [None] if num_batches is None else range(num_batches)
     for place, how in product(heads, SUMMARIES):
@@ -77,15 +77,13 @@ def row_columns(
 
 
 def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[StoredColumn]:
-    """Yield the columns of each head, given its layer, its number, a prefix, and the names of its
-    statistics.
-    """
+    """Yield the columns of each head, given its layer and number, a prefix, and its statistics' names."""
     for layer, head, prefix, names in heads:
         yield from (StoredColumn(prefix + name, layer, head) for name in names)
 
 
 class ColumnsOfShapes(tuple[StoredColumn, ...]):
-    """Columns that are pickled as the shapes that produce them: a survey has thousands of columns."""
+    """Columns that are pickled as the shapes that produce them, because a survey has thousands of columns."""
 
     shapes: tuple[ColumnsShape, ...]
 
@@ -95,13 +93,13 @@ class ColumnsOfShapes(tuple[StoredColumn, ...]):
 
 @lru_cache(maxsize=256)
 def columns_from_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
-    """Return the columns of a report; reports with equal shapes share the same tuple object."""
+    """Return the columns of a report; reports with equal shapes share one tuple object."""
     columns = ColumnsOfShapes(column for columns, *about in shapes for column in columns(*about))
     columns.shapes = shapes
     return columns
 
 
-# Ranked keys and descriptions of rows for people are not statistics.
+# ranked keys, and row descriptions for people, are not statistics
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "written", "named_tokens"),
@@ -113,14 +111,14 @@ LOOKED_AT = ("query", "key", "key_weight")
 
 
 class ValueTable(NamedTuple):
-    """The values of several texts, one row per text in float64; NaN for a missing number."""
+    """The values of several texts, one float64 row per text, with NaN for a missing number."""
 
     columns: StoredColumns
     values: np.ndarray
 
 
 def values_of(report: Report, *, rows: bool = False) -> tuple[StoredColumns, np.ndarray]:
-    """Return the columns of a report and its values; with `rows`, the statistics of every row too."""
+    """Return the columns of a report and its values; with `rows`, also the statistics of every row."""
     columns, values = _value_table(report, None, rows)
     return columns, values[0]
 
@@ -150,8 +148,8 @@ Leaf = tuple[ColumnsShape, np.ndarray]
 
 
 def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]:
-    """Yield the values of a report, of one text or of several that ran together."""
-    # A layer or head may also be a word, which is no index.
+    """Yield the values of a report, for one text or for several that ran together."""
+    # a layer or head may also be a word, which is not an index
     place = [index if isinstance(index, int) else None for index in map(report.spec.get, PLACES)]
     statistics = report.statistics
     if isinstance(report.result, HeadSurvey):
@@ -175,13 +173,13 @@ def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]
                 yield (one_column, name, *place), np.full((num_texts or 1, 1), number, dtype=np.float64)
     for name, tensor in report.tensors.items():
         axes, values = _by_text(tensor, num_texts)
-        # With a table of heads, the tensor has the same numbers.
+        # if there is a table of heads, the tensor has the same numbers
         if axes == PLACES and not any(map(has_head_rows, report.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
 def _by_text(tensor: NamedTensor, num_texts: int | None) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the axes of a tensor for one text, and its values text by text."""
+    """Return a tensor's axes for one text, and its values text by text."""
     if num_texts is None:
         return tensor.axes, tensor.values[None]
     assert (tensor.axes[0], len(tensor.values)) == ("batch", num_texts), tensor.axes
@@ -189,7 +187,7 @@ def _by_text(tensor: NamedTensor, num_texts: int | None) -> tuple[tuple[str, ...
 
 
 def _single_numbers(group: str, values: Numbers | Table) -> Iterator[tuple[str, Any]]:
-    """Yield every number by its full name; names of table rows and list items contain their index."""
+    """Yield every number by its full name; the names of table rows and list items contain their index."""
     rows = (
         {group: values} if isinstance(values, Numbers) else {f"{group}.{i}": r for i, r in enumerate(values)}
     )
@@ -207,12 +205,12 @@ def _single_numbers(group: str, values: Numbers | Table) -> Iterator[tuple[str, 
 def _row_leaf(
     name: str, axes: tuple[str, ...], values: np.ndarray, place: Sequence[int | None], rows: bool
 ) -> Leaf:
-    """Return a statistic of rows: the summaries of each head, then with `rows` every row."""
+    """Return a row statistic: the summaries of each head, then with `rows` every row."""
     count = len(values)
     num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
     by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
     num_batches = by_head.shape[2] if "batch" in axes else None
-    # A contiguous last axis, so that sums have the same order for one text and for several.
+    # The last axis is contiguous, so that sums have the same order for one text and for several.
     flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
     numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
     num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
@@ -231,8 +229,8 @@ def _number_names(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str,
 def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
     """Yield the number of rows behind each pattern, then the other counts of each stack.
 
-    The latter are 1 for a text that begins with a special token, else 0; the rows behind statistics that name
-    no pattern; and the statistics of even weights.
+    The other counts are 1 for a text that begins with a special token, else 0; the number of rows behind
+    statistics that name no pattern; and the statistics of even weights.
     """
     for stack in stacks:
         for pattern in stack.patterns().values():
@@ -247,7 +245,7 @@ def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]
 
 
 def _even_weights(stack: Stack, *, without_first: bool) -> Iterator[tuple[SurveyNumber, float]]:
-    """Yield the statistics that a stack would have with even weights; NaN if no row has one."""
+    """Yield the statistics that a stack would have with even weights, or NaN if no row has the statistic."""
     for name, even in stack.even.items():
         number = np.nan if even.mean is None else even.mean
         yield SurveyNumber(stack.name, name, without_first, is_even=True), number
@@ -303,7 +301,7 @@ def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
 
 
 def _number_leaves(group: str, numbers: Numbers | Table) -> Iterator[Leaf]:
-    """Yield the single numbers of a group of a report on one text."""
+    """Yield the single numbers in a group of a report on one text."""
     for name, number in _single_numbers(group, numbers):
         yield (one_column, name, None, None), np.full((1, 1), number, dtype=np.float64)
 
@@ -311,13 +309,13 @@ def _number_leaves(group: str, numbers: Numbers | Table) -> Iterator[Leaf]:
 def _reported_heads(
     heads: Records[SurveyedHead] | Records[RestOfHead] | Records[SignedHead],
 ) -> "list[LayerOfHeads]":
-    """Return every statistic of each head, one by one: a report may have only some heads, in any order."""
+    """Return every statistic of each head, one by one; a report may have only some heads, in any order."""
     names = tuple(name for name in heads.stored_columns() if name not in PLACES)
     if not heads:
         return []
     numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
     stacks = heads.cells.get("stack", ["self"] * len(heads))
-    # As Python's numbers: SQLite stores numpy's as bytes.
+    # As Python numbers, because SQLite stores numpy's numbers as bytes.
     layers, indices = (heads.column(name).astype(int).tolist() for name in ("layer", "head"))
     return [
         LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
@@ -344,7 +342,7 @@ def _table_leaf(heads: Table) -> Leaf:
 
 
 class LayerOfHeads(NamedTuple):
-    """The statistics of heads of a layer on some texts: (text, head, statistic)."""
+    """The statistics of a layer's heads on some texts: (text, head, statistic)."""
 
     stack: str
     layer: int
@@ -355,7 +353,7 @@ class LayerOfHeads(NamedTuple):
 
 
 class StacksOfText(NamedTuple):
-    """The stacks of a model on a text, with all weights and without the first key, and its sink rate."""
+    """The stacks of a model on a text, with all weights and without the first key, and the sink rate."""
 
     stacks: Sequence[Stack]
     rest: Sequence[Stack]
@@ -368,7 +366,7 @@ def survey_values(
     texts: Sequence[StacksOfText],
     linear: Sequence[LayerOfHeads] = (),
 ) -> ValueTable:
-    """Return the values of the surveys of some texts, equal to the values of their reports.
+    """Return the values of the surveys of some texts, which equal the values of their reports.
 
     `rest` has the statistics without the first key, `linear` the heads of layers without a softmax.
     """
@@ -381,7 +379,7 @@ def survey_leaves(
     texts: Sequence[StacksOfText],
     linear: Sequence[LayerOfHeads] = (),
 ) -> Iterator[Leaf]:
-    """Yield the values of the surveys of some texts, in the order of the columns of a store."""
+    """Yield the values of the surveys of some texts, in the order of a store's columns."""
     stacks = {layer.stack for layer in heads} | {stack.name for stack in texts[0].stacks}
     has_stacks = len(stacks) > 1
     names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
@@ -413,7 +411,7 @@ def survey_leaves(
 
 
 def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
-    """Return a layer with NaN for statistics that only other layers have."""
+    """Return a layer with NaN for the statistics that only other layers have."""
     if layer.names == names:
         return layer
     values = np.full((*layer.values.shape[:2], len(names)), np.nan)
@@ -422,7 +420,7 @@ def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:
-    """Return mean, minimum and maximum over the last axis without missing numbers; NaN if all are missing."""
+    """Return mean, minimum and maximum over the last axis, skipping missing numbers; NaN if all are missing."""
     is_number = np.isfinite(flat)
     if is_number.all():
         return np.stack([flat.mean(axis=-1), flat.min(axis=-1), flat.max(axis=-1)], axis=-1)
@@ -449,7 +447,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Condition(NamedTuple):
-    """A name, a comparison, a number to compare with (or None), and the value as it was typed."""
+    """A name, a comparison, a number to compare with (or None), and the value as the user typed it."""
 
     name: str
     operator: str
@@ -460,7 +458,7 @@ class Condition(NamedTuple):
         return f"{self.name} {self.operator} {self.text}"
 
     def holds(self, value: Any) -> Any:
-        """Return True if the condition holds for a value, or an array of booleans for an array of numbers.
+        """Return True if the condition holds for a value, or an array of Booleans for an array of numbers.
 
         A missing number meets no condition.
         """
@@ -469,7 +467,7 @@ class Condition(NamedTuple):
             if value is None or isinstance(value, bool):
                 return False
             if isinstance(value, np.ndarray):
-                # A store may round to float32: a stored 0.1 still equals 0.1.
+                # A store may round to float32, so a stored 0.1 must still equal 0.1.
                 value = np.where(value == _nearest_single(self.number), self.number, value)
             # NaN != x is true in floating point; here a missing number meets no condition.
             return compare(value, self.number) & (value == value)
@@ -495,7 +493,7 @@ def _text(value: Any) -> str:
 
 
 def _where(column: StoredColumn) -> str:
-    """Return ` in 5:1` for a head of a model, ` in head 4 in token 2` in one layer, or an empty text."""
+    """Return ` in 5:1` for a model's head, ` in head 4 in token 2` for a single layer, or an empty string."""
     is_head = column.layer is not None and column.head is not None
     head = f" in {column.layer}:{column.head}" if is_head else ""
     indices = [(axis, getattr(column, axis)) for axis in StoredColumn._fields[3 if is_head else 1 :]]
@@ -503,7 +501,7 @@ def _where(column: StoredColumn) -> str:
 
 
 def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> tuple[Condition, ...]:
-    """Parse conditions like `entropy.mean < 2`. Raises UserError for invalid ones."""
+    """Parse conditions such as `entropy.mean < 2`. Raises UserError for invalid ones."""
     conditions, errors = [], []
     for text in texts:
         match = FORM.fullmatch(text)
@@ -536,7 +534,7 @@ def _number(text: str, name: str) -> float | None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """List names for an error, grouped by equal endings: `entropy, distance (.mean .min .max)`."""
+    """List names for an error message, grouped by ending: `entropy, distance (.mean .min .max)`."""
     endings: dict[str, list[str]] = {}
     for name in names:
         stem, dot, ending = name.rpartition(".")
@@ -552,17 +550,14 @@ def _endings(*endings: str) -> str:
 
 
 def as_declared(name: str) -> str:
-    """Return a statistic as a Spec declares it: N for the index in a list, without the stack of a survey's
-    head.
-    """
+    """Return a statistic as a Spec declares it: with N for a list index, without a survey head's stack."""
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
 def stored_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the statistics of rows and keys that a store keeps of a kind of result, and all its other
-    numbers.
+    """Return the row and key statistics that a store keeps for a kind of result, and its other numbers.
 
-    Tensors without declared columns are row statistics, whose names the Spec declares.
+    Tensors without declared columns are row statistics, whose names are declared in the Spec.
     """
     rows: list[str] = []
     singles: list[str] = []
@@ -589,7 +584,7 @@ def stored_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[st
 
 
 def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
-    """Yield the names of the statistics of runs with these settings; with `rows`, each row's too."""
+    """Yield the names of the statistics of runs with these settings; with `rows`, also those of each row."""
     kind = KINDS.get(spec.result_kind())
     row_names, singles = [*spec.row_statistics()], [*spec.single_statistics()]
     if kind is not None:
@@ -605,7 +600,7 @@ def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
 def refuse_unknown(
     conditions: Sequence[Condition], specs: Iterable[Spec], *, rows: bool, flag: str = "--expect"
 ) -> None:
-    """Raise UserError for statistics that no experiment will have; `rows`: the store keeps every row."""
+    """Raise UserError for statistics that no experiment will have; with `rows`, the store keeps every row."""
     missing, known = list(conditions), dict[str, None]()
     for spec in specs:
         if not missing:
@@ -634,7 +629,7 @@ def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], fla
 
 
 def _excess(condition: Condition, values: np.ndarray) -> np.ndarray:
-    """Return the distance by which values miss a condition; NaN, a missing number, counts as the farthest."""
+    """Return how far values miss a condition; NaN, a missing number, counts as the farthest."""
     assert condition.number is not None, condition
     above = values - condition.number
     return {"<": above, "<=": above, ">": -above, ">=": -above}.get(condition.operator, abs(above))
@@ -650,7 +645,7 @@ class Expectations:
     def broken(self, columns: StoredColumns, values: np.ndarray) -> list[str]:
         """Return a line for each expectation that fails, with the worst number and its place.
 
-        For example `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
+        For example: `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
         """
         if columns not in self._places:
             self._places[columns] = {
@@ -674,7 +669,7 @@ class Expectations:
         """Return a line for each condition whose statistic no run had: a condition that checks nothing must
         fail.
 
-        `known` are names to suggest instead, and `others` is a hint on where to find more.
+        `known` are names to suggest instead, and `others` is a hint about where to find more.
         """
         names = {column.statistic for columns in self._places for column in columns}
         instead = f"; known: {listed(known)}{others}" if known else ""

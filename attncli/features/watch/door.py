@@ -223,7 +223,7 @@ class Watch:
 
     @checked
     def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
-        """Return a callback for the Trainer of transformers or Lightning; it calls `step` and finally `close`.
+        """Return a callback for the Trainer of transformers or Lightning that calls `step`, then `close`.
 
         With transformers, the loss of a step is the one logged at that step, if any. With Lightning, it is
         the loss of the batch that ended the step. Raises UserError if Lightning is not installed.
@@ -435,7 +435,7 @@ def _refuse_beside_inputs(tokenizer: Any, text: str | None, num_tokens: int) -> 
 
 
 def _input_parts(inputs: Any) -> Iterator[Any]:
-    """Return the tensors and other values in a module's inputs, also inside lists, tuples and dicts."""
+    """Yield the tensors and other values in a module's inputs, also inside lists, tuples and dicts."""
     if isinstance(inputs, Mapping | tuple | list):
         for part in inputs.values() if isinstance(inputs, Mapping) else inputs:
             yield from _input_parts(part)

@@ -102,7 +102,7 @@ Steps = Records[TrainingStep] | Records[StepOfHead]
 
 
 def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
-    """Return why the last step has no loss, if other steps have one."""
+    """Say why the last step has no loss, if other steps have one."""
     match report.result:
         case HeadsInTraining(steps=steps) | HeadInTraining(head=steps):
             last: TrainingStep | StepOfHead = steps[-1]
@@ -175,7 +175,7 @@ def _last(lines: Sequence[str], count: int) -> list[Section]:
 
 
 def _pattern_history(report: Report, display: Display) -> Iterator[str]:
-    """Return the steps at which the head's pattern changed."""
+    """Yield the steps at which the head's pattern changed."""
     result = report.result_of(HeadInTraining)
     for name in result.pattern_names():
         spans = [

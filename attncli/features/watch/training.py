@@ -120,7 +120,7 @@ def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
 
 
 def never_forming(over: HeadsOverSteps) -> Iterator[str]:
-    """Return the patterns that have enough rows but that no head shows at any step."""
+    """Yield the patterns that have enough rows but that no head shows at any step."""
     return (name for name, is_shown in pattern_masks(over).items() if not is_shown.any())
 
 
