@@ -69,7 +69,7 @@ class Damaged(sqlite3.DatabaseError):
 
 
 class Connection(sqlite3.Connection):
-    """Handles signals while SQLite computes, and while another program locks the store (`seconds` at most)."""
+    """Handles signals while SQLite computes or another program locks the store (for at most `seconds`)."""
 
     seconds = SECONDS_TO_READ
     ended_by: BaseException | None = None

@@ -60,7 +60,7 @@ ChunkEnd = ChunkResult | Died
 
 
 def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
-    """Return the result of the work, or the error it raised, so that one failed run does not lose the rest."""
+    """Return the result of the work, or the error it raised: one failing run must not lose the others."""
     try:
         return work(chunk)
     except Exception as error:  # from the model, a file, or attn: the run fails with this reason
@@ -90,7 +90,7 @@ class Queue:
         return None if chunk is None else Pending(chunk)
 
     def put_back(self, pending: Pending) -> None:
-        """Return a chunk that its worker never started."""
+        """Put back a chunk that its worker never started."""
         self._again.appendleft(pending)
 
     def finished(self, pending: Pending, result: ChunkEnd) -> Iterator[tuple[Chunk, ChunkEnd]]:

@@ -420,7 +420,7 @@ def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:
-    """Return mean, minimum and maximum over the last axis, skipping missing numbers; NaN if all are missing."""
+    """Return mean, minimum and maximum over the last axis without missing numbers; NaN if all are missing."""
     is_number = np.isfinite(flat)
     if is_number.all():
         return np.stack([flat.mean(axis=-1), flat.min(axis=-1), flat.max(axis=-1)], axis=-1)

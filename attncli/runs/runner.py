@@ -52,8 +52,9 @@ def import_what_runs(spec: Spec) -> Page:
 def page_of(spec: Spec) -> Page:
     """Return the page that runs an experiment, imported on the first call.
 
-    Garbage collection is off during the import, and skips the imported objects: traversing a million objects
-    that live as long as the process, during the import and at exit, takes a third of a short run.
+    Garbage collection is off during the import, and afterwards it skips the imported objects. Traversing a
+    million objects that live as long as the process, during the import and at exit, would take a third of a
+    short run.
     """
     if ("torch" if spec.model_source() is None else "attncli.models.loading") in sys.modules:
         return spec.page()
@@ -72,7 +73,7 @@ def model_page_of(spec: "ModelSpec") -> ModelPage:
 
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
-    """Raise UserError with the memory that an experiment needs, if that is more than is free."""
+    """Raise UserError with the memory that an experiment needs, if more is needed than is free."""
     advice = spec.memory_advice(num_queries, num_keys)
     refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
 
@@ -85,7 +86,7 @@ def check_extras(spec: Spec) -> None:
 
 
 def check_before_reading(spec: Spec) -> None:
-    """Raise UserError for missing memory, packages and models, before any text is read."""
+    """Raise UserError for missing memory, packages or models, before any text is read."""
     refuse_what_does_not_fit(spec, *spec.sampled_counts())
     check_extras(spec)
     source = spec.model_source()
@@ -111,9 +112,7 @@ SMALL_MODEL = 5 * 10**6
 def model_of(
     spec: "ModelSpec", progress: "Progress | None" = None, *, with_head: bool | None = None
 ) -> "Pretrained":
-    """Return the model of the settings; `with_head` loads its prediction head (None: if the settings need
-    it).
-    """
+    """Return the settings' model; `with_head` loads its prediction head (None: if the settings need it)."""
     from attncli.models.loading import kept_pretrained, short_name, source_of
 
     source = spec.model_source()
@@ -126,15 +125,13 @@ def model_of(
         load=spec.load,
         with_head=spec.wants_head() if with_head is None else with_head,
     )
-    # Messages use the name that the user typed, perhaps the name of a package.
+    # Messages use the name that the user typed, which may be the name of a package.
     name = short_name(source)
     return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
 def _check_reads_texts(spec: "ModelSpec", texts: Texts) -> None:
-    """Raise UserError for a text and a folder without a tokenizer, before loading weights, which may take
-    long.
-    """
+    """Raise UserError for a text and a folder without a tokenizer, before the slow loading of weights."""
     source = spec.model_source()
     if source is None or texts.text is None or isinstance(texts.text, TokenIds):
         return
@@ -154,7 +151,7 @@ NEXT_TOKEN_CLASSES = ("ForCausalLM", "LMHeadModel")
 def _check_tokens(spec: "ModelSpec", texts: Texts) -> None:
     """Raise UserError for a token name that matches several tokens, and for a text with too few tokens.
 
-    Only the tokenizer is read, since weights may take long to load, and only if the text may be wrong.
+    Only the tokenizer is read, because weights may take long to load, and only if the text may be wrong.
     """
     source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
     repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
@@ -171,7 +168,7 @@ def _check_tokens(spec: "ModelSpec", texts: Texts) -> None:
     checkpoint = source_of(source, allow_download=spec.allow_download)
     described = without_weights(checkpoint, allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:
-        return  # the names refer to tokens of the other text
+        return  # the names refer to tokens in the other text
     text_key = "file" if spec.given("file") else "sentence"
     read = read_text(described, text, key=text_key, truncate=spec.truncate)
     if any(name.endswith(NEXT_TOKEN_CLASSES) for name in described.model.config.architectures or ()):
@@ -181,7 +178,7 @@ def _check_tokens(spec: "ModelSpec", texts: Texts) -> None:
 
 
 def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
-    """Return the vectors of the tokens and of any context tokens, on the device of the settings."""
+    """Return the vectors of the tokens and of any context tokens, on the device in the settings."""
     import torch
 
     from attncli.toys.sampling import Vocabulary, choose_device, embed
@@ -207,7 +204,7 @@ def read_survey_text(
     *,
     words: bool = False,
 ) -> "Reading":
-    """Read the text of the settings, or the probe; a model with a decoder also reads an encoder text."""
+    """Read the text in the settings, or the probe; a model with a decoder also reads an encoder text."""
     from attncli.models.probes import read_probe
     from attncli.models.reading_text import read_text
     from attncli.models.words import words_of_characters
@@ -255,7 +252,7 @@ def _run_on_model(
 
 
 def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | None" = None) -> Report:
-    """Return the report with a first line on layers of its model that it does not contain."""
+    """Return the report, with a first line on any layers of its model that it does not cover."""
     if report.missing is not None:
         return report
     from attncli.models.pretrained import Reading, reader_of
@@ -267,9 +264,9 @@ def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | N
 
 @contextmanager
 def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
-    """Set torch's threads for many texts: one for a small model, else the number of idle cores.
+    """Set the number of torch's threads for many texts: one for a small model, else the number of idle cores.
 
-    Yields a function to call between texts, which follows the idle cores.
+    Yields a function to call between texts, which adapts to the idle cores.
     """
     if pretrained.model.num_parameters() < SMALL_MODEL:
         with one_torch_thread():
@@ -280,13 +277,13 @@ def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
 
 
 def _nothing() -> None:
-    """Keep the number of threads."""
+    """Leave the number of threads as it is."""
 
 
 def run_loaded(
     spec: "ModelSpec", model: object, tokenizer: object, progress: "Progress | None" = None
 ) -> Report:
-    """Return the report of one experiment on a model that is already open, or was loaded by transformers.
+    """Return the report of one experiment on a model that is already open or that transformers has loaded.
 
     The model is left unchanged.
     """
@@ -308,9 +305,9 @@ def run_loaded(
 
 
 class Session:
-    """Experiments one after another: each can continue the generator and vocabulary of the previous one.
+    """Runs experiments one after another; each can continue the generator and vocabulary of the previous one.
 
-    `progress` reports long work.
+    `progress` reports on long work.
     """
 
     def __init__(self, progress: "Progress | None" = None) -> None:
@@ -319,7 +316,7 @@ class Session:
         self._draws: Draws | None = None
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:
-        """Return the report of an experiment; without `reseed` its generator continues from the previous one.
+        """Return an experiment's report; without `reseed`, its generator continues from the previous one.
 
         Raises UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
@@ -327,7 +324,7 @@ class Session:
         return self.run_texts(spec, read_texts(spec), reseed=reseed)
 
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
-        """Return the report of an experiment whose texts have been read."""
+        """Return the report of an experiment whose texts have already been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
         spec.check_texts(texts)
         page = page_of(spec)
@@ -374,9 +371,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Kept:
-    """The parts of a run to return: its report, or its values with the statistics of each row and the
-    weights.
-    """
+    """The parts of a run to return: its report, or its values with each row's statistics and the weights."""
 
     reports: bool = False
     rows: bool = False
@@ -402,13 +397,16 @@ Batch = Sequence[tuple[int, "Reading"]]
 
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
-    """Yield the outcomes of `values_in_buckets`, all as reports."""
+    """Yield the outcomes of `values_in_buckets`, all of them as reports."""
     for outcomes in values_in_buckets(specs, Kept(reports=True)):
         yield {i: outcome for i, outcome in outcomes.items() if not isinstance(outcome, Values)}
 
 
 def load_model(spec: Spec) -> None:
-    """Import the code of an experiment and load its model. Its runs report any error."""
+    """Import an experiment's code and load its model.
+
+    Any error is left to the experiment's runs to report.
+    """
 
     def load(spec: Spec) -> None:
         if isinstance(page_of(spec), ModelPage):
@@ -418,13 +416,13 @@ def load_model(spec: Spec) -> None:
 
 
 def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, Outcome | Values]]:
-    """Yield the outcome of each experiment by its place, one bucket at a time; each has a separate generator.
+    """Yield the outcome of each experiment by its place, one bucket at a time; each has its own generator.
 
     The numbers equal `Session().run(spec, reseed=True)` within 1e-6 of their size, with the same tokens, axes
     and notes. The reports of a bucket have the same axes and shapes. Full buckets are faster: about a
     thousand sentences of 6 to 40 words fill them.
 
-    Unless reports are requested, an experiment may return its values without one.
+    Unless reports are requested, an experiment may return its values without a report.
     """
     by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
     for i, spec in enumerate(specs):
@@ -463,7 +461,7 @@ def _run_group(
 
 @dataclass(frozen=True)
 class _TextsOnModel:
-    """Texts that one model reads, by their places; each gives its report, or only its values."""
+    """Texts that one model reads, by their places; each text yields its report, or only its values."""
 
     specs: "Mapping[int, ModelSpec]"
     texts: Mapping[int, Texts]
@@ -475,7 +473,7 @@ class _TextsOnModel:
         """True if a batch needs a single run of the model.
 
         An experiment that runs the model many times replaces parts of it meanwhile, so that no other run may
-        use it, and chooses its threads itself.
+        use the model, and sets the number of threads itself.
         """
         return self.page.report_each is not None
 
@@ -499,7 +497,7 @@ class _TextsOnModel:
         return [with_missing(report, loaded, reading) for report, reading in zip(reports, read, strict=True)]
 
     def outcomes(self, batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
-        """Return the reports, values or errors: if the batch fails, each text runs by itself."""
+        """Return the reports, values or errors; if the batch fails, each text runs by itself."""
         outcomes = _or_error(self.run, dict(batch), loaded)
         if isinstance(outcomes, UserError):
             return [_or_error(lambda text: self.run(dict([text]), loaded)[0], text) for text in batch]
@@ -509,9 +507,7 @@ class _TextsOnModel:
 def _run_models(
     specs: Mapping[int, Spec], texts: Mapping[int, Texts], kept: Kept
 ) -> Iterator[dict[int, Outcome | Values]]:
-    """Yield the outcomes of texts on one model: the numbers of each text run by itself, within 1e-5 of their
-    size.
-    """
+    """Yield the outcomes of texts on one model, within 1e-5 of the numbers of each text run by itself."""
     model_specs = cast("Mapping[int, ModelSpec]", specs)
     first = model_specs[next(iter(texts))]
     page = model_page_of(first)
@@ -524,7 +520,7 @@ def _run_models(
 
 
 def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dict[int, Outcome | Values]]:
-    """Yield the outcomes of texts, batch by batch, as many at a time as the model and the cores allow."""
+    """Yield the outcomes of texts in batches, each as large as the model and the cores allow."""
     from attncli.models.at_once import LONGEST, MOST_WORKS, can_run_at_once, run_at_once
     from attncli.models.capture import in_step, together
     from attncli.models.loading import in_use
@@ -535,7 +531,7 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
     batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
     threads = _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing)
     with in_use(pretrained) as pretrained, threads as adapt:
-        # A report may keep every matrix: reports of several batches take too much memory.
+        # A report may keep every matrix, so the reports of several batches would take too much memory.
         at_once = runs.gives_values and runs.runs_once and can_run_at_once(pretrained)
         for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):
             works = [partial(runs.outcomes, batch) for batch in some]
@@ -559,7 +555,7 @@ def _called(calls: Iterable[Callable[[], Part]]) -> Iterator[Part]:
 
 
 def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
-    """Yield `count` batches at a time, fewer at the end."""
+    """Yield `count` batches at a time, and fewer at the end."""
     batches = iter(batches)
     while some := list(islice(batches, count)):
         yield some
@@ -575,7 +571,7 @@ def _run_buckets(
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
-    """Read the texts of experiments with equal settings; a file of word vectors is read once for all."""
+    """Read the texts of experiments with equal settings; a word-vector file is read once for all of them."""
     first = specs[0]
     try:
         check_before_reading(first)
@@ -588,7 +584,7 @@ def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
     all_vectors = _or_error(find_vectors, first, words)
 
     def complete(text: Texts) -> Texts:
-        # A damaged line is an error only for texts that need it.
+        # A damaged line is an error only for texts that need that line.
         vectors = find_vectors(first, _all_words(text)) if isinstance(all_vectors, UserError) else all_vectors
         return with_vectors(first, text, vectors)
 
@@ -673,9 +669,9 @@ OnFailure = Callable[[Item, UserError], None]
 def run_items(
     items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None" = None
 ) -> Iterator[Report]:
-    """Yield the report of each experiment as it is done; a failed one goes to `on_failure` instead.
+    """Yield the report of each experiment when it is done; a failed experiment goes to `on_failure` instead.
 
-    A step that continues from a failed one fails too: it would sample other numbers than requested.
+    A step that continues from a failed step fails too, because it would sample other numbers than requested.
     """
     return (report for _, report in _one_by_one(items, on_failure, progress))
 
@@ -690,7 +686,7 @@ def run_jobs(
 ) -> Iterator[tuple[Item, Report]]:
     """Yield each experiment of a plan with its report, in the order of the plan; failures as in `run_items`.
 
-    Among `num_together` jobs at a time, the jobs of one experiment are computed together, and only their
+    Out of `num_together` jobs at a time, the jobs of one experiment are computed together, and only their
     reports are in memory. Nothing more is yielded once `stopped` returns true.
     """
     jobs = iter(jobs)
@@ -717,9 +713,7 @@ def run_jobs(
 def alone_in_buckets(
     chains: Sequence[Chain], run: Callable[[Sequence[Spec]], Iterator[dict[int, Part]]]
 ) -> Iterator[dict[int, Part]]:
-    """Yield the outcomes of chains of one run by their place, with the reports of one bucket in memory at a
-    time.
-    """
+    """Yield the outcomes of one-run chains by their place; one bucket's reports are in memory at a time."""
     alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
     for bucket in run([chains[place][0].spec for place in alone]):
         yield {alone[number]: outcome for number, outcome in bucket.items()}

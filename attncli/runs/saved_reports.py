@@ -1,4 +1,4 @@
-"""Read saved reports: JSON, or arrays with the rest of the report as JSON beside them."""
+"""Reads saved reports: JSON, or arrays with the rest of the report as JSON beside them."""
 
 import binascii
 import json
@@ -62,11 +62,11 @@ NO_NUMBER = re.compile(rf"{TEXT}|(NaN|-?Infinity)")
 
 
 class _NoNumber(ValueError):
-    """NaN or Infinity, which JSON does not allow."""
+    """Raised for NaN or Infinity, which JSON does not allow."""
 
 
 class _Twice(ValueError):
-    """A name that occurs twice in one object."""
+    """Raised for a name that occurs twice in one object."""
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, parse_constant=_refu
 
 
 def documents(text: str, name: str) -> Iterator[Any]:
-    """Yield each JSON value of a text: one, or several separated by blanks or line breaks (JSON Lines)."""
+    """Yield each JSON value of a text: one, or several separated by spaces or line breaks (JSON Lines)."""
     end = _skip_blanks(text, 0)
     if end == len(text):
         raise UserError(f"{name}: is empty: it holds no report")
@@ -105,7 +105,7 @@ def _skip_blanks(text: str, start: int) -> int:
 
 
 def _line_about(text: str, name: str, error: Exception) -> str:
-    """Return the decoder's error as one line with its place."""
+    """Return the decoder's error on one line, with its place."""
     match error:
         case json.JSONDecodeError():
             if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
@@ -134,14 +134,14 @@ def _position(text: str, name: str, position: int) -> str:
     return f"{name}:{line}:{position - text.rfind(chr(10), 0, position)}"
 
 
-# The axis of each group of tensors, and the axis of the weights that it lacks.
+# The axis of each group of tensors, and the axis of the weights that the group lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
 
 
 def with_axes(
     statistics: Mapping[str, Any], axes: Mapping[str, Mapping[str, tuple[str, ...]]]
 ) -> dict[str, Statistic]:
-    """Return the statistics with each object of lists as tensors, whose axes have the same names."""
+    """Return the statistics with each object of lists as tensors whose axes have the same names."""
     groups = {name for name, value in statistics.items() if type(value) is dict}
     if wrong := sorted(groups ^ axes.keys() | groups - GROUPS.keys()):
         raise ValueError(
@@ -154,9 +154,7 @@ def with_axes(
 
 
 def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
-    """Return tensors with one number per query (or key) of each batch and head; ranked keys have one per
-    rank.
-    """
+    """Return tensors with a number per query (or key) of each batch and head; ranked keys: one per rank."""
     if wrong := sorted(values.keys() ^ axes.keys()):
         raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing or unknown")
     tensors = Tensors()
@@ -196,7 +194,7 @@ def check_sizes(report: Report) -> None:
         raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
     for group, members in groups.items():
         has_heads = any("head" in tensor.axes for tensor in members.values())
-        # If statistics have a head axis and the weights do not, the weights are the mean over the heads.
+        # If the statistics have a head axis and the weights do not, the weights are the mean over the heads.
         is_mean = weights is not None and weights.axes == ("query", "key") and has_heads
         known = {} if weights is None or is_mean else {"weights": weights}
         sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
@@ -243,11 +241,11 @@ def _check_ranks(rows: Tensors, num_keys: int) -> None:
 
 
 LONGEST_NAME = 100
-MOST_PLACES = 4096  # of layers or heads: a survey becomes a grid of them
+MOST_PLACES = 4096  # of layers or heads: a survey is turned into a grid of them
 
 
 def is_plain_name(name: str) -> bool:
-    """True for a name of sensible length without characters that move or hide anything."""
+    """True for a name of reasonable length without characters that move or hide anything."""
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
@@ -258,14 +256,12 @@ def _plain_name(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """Check the name of a kind of result, possibly of a feature that is not installed; it may be empty."""
+    """Check the name of a kind of result, which may belong to a feature that is not installed or be empty."""
     return _plain_name(name) if name else name
 
 
 def _statistic(value: Any) -> Any:
-    """Convert a list to a table; leave an object with lists, a group of tensors whose axes are listed
-    elsewhere.
-    """
+    """Convert a list to a table; leave objects with lists, tensor groups whose axes are listed elsewhere."""
     if isinstance(value, list):
         return _table(value)
     if not isinstance(value, dict) or not value:
@@ -279,9 +275,7 @@ def _statistic(value: Any) -> Any:
 
 
 def _table(rows: list[Any]) -> Table:
-    """Convert rows with the same names to a table; cells are numbers, texts or number lists of one length, or
-    null.
-    """
+    """Convert rows with the same names to a table: cells are null, numbers, strings or equally long lists."""
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
@@ -305,7 +299,7 @@ def _object_schema(values: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "minProperties": 1, "additionalProperties": values, **more}
 
 
-# JSON Schema for the checks above that annotations do not express.
+# JSON Schema for the checks above that annotations cannot express.
 ROW_SCHEMA = _object_schema({"anyOf": [CELL, {"type": "array", "items": CELL}]})
 STATISTIC_SCHEMA = {
     "anyOf": [
@@ -381,7 +375,7 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
 
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport:
-    """A report as saved in JSON; `statistic_axes` has the axes of statistics that are tensors.
+    """A report as saved in JSON; `statistic_axes` has the axes of the statistics that are tensors.
 
     Fields without a default are required.
     """
@@ -409,7 +403,10 @@ class SavedReport:
     statistic_axes: Mapping[str, Mapping[str, Axes]]
 
     def restored(self) -> Report:
-        """Return the report. Raises ValueError, with the place, for statistics and axes that do not match."""
+        """Return the report.
+
+        Raises ValueError, naming the place, for statistics and axes that do not match.
+        """
         statistics = with_axes(self.statistics, self.statistic_axes)
         kind = self.kind or (self.experiment if self.experiment in KINDS else "")
         _refuse_empty_tables(kind, statistics)
@@ -440,7 +437,7 @@ SAVED = TypeAdapter(SavedReport)
 
 
 def report_schema() -> dict[str, Any]:
-    """Return the JSON Schema of reports, made from the types that read them; it does not check sizes."""
+    """Return the JSON Schema of reports, made from the types that read reports; it does not check sizes."""
     schema = SAVED.json_schema()
     definitions = schema["$defs"]
     definitions["Nested"] = NESTED_SCHEMA
@@ -465,22 +462,23 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class SavedReports:
-    """The reports of a file; `several` is True for a list or several lines."""
+    """The reports in a file; `several` is True for a list or for several lines."""
 
     reports: tuple[Report, ...]
     several: bool
 
 
 def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
-    """Read the reports of a JSON or JSON Lines file (`-`: standard input). Raises UserError if it is
-    empty.
+    """Read the reports in a JSON or JSON Lines file (`-`: standard input).
+
+    Raises UserError if it is empty.
     """
     text, name = read_text(file, most_bytes=most_bytes, bytes_each=BYTES_PER_BYTE)
     return parse_reports(text, name)
 
 
 def parse_reports(text: str, name: str) -> SavedReports:
-    """Read the reports of a text: an object, a list of objects, or objects one after another."""
+    """Read the reports in a text: an object, a list of objects, or objects one after another."""
     reports: list[Report] = []
     several = False
     for number, data in enumerate(documents(text, name)):
@@ -497,7 +495,7 @@ def parse_reports(text: str, name: str) -> SavedReports:
 
 
 def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:
-    """Read the report in a file of arrays; None for arrays from another tool."""
+    """Read the report in an array file; return None for arrays from another tool."""
     text = report_beside_arrays(file, most_bytes=most_bytes)
     if text is None:
         return None
@@ -535,7 +533,7 @@ def _mapping(data: Any, key: str) -> dict[str, Any]:
 
 
 def to_report(data: Any, document: str) -> Report:
-    """Build the report of a JSON object. Raises UserError for an invalid one."""
+    """Build the report that a JSON object describes. Raises UserError for an invalid object."""
     try:
         _refuse_unknown_forms(data)
         _refuse_names_and_numbers(data)
@@ -565,9 +563,7 @@ def _refuse_unknown_forms(data: Any) -> None:
 
 
 def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
-    """Raise ValueError for special characters in names, too large numbers and deep nesting outside of
-    tensors.
-    """
+    """Raise ValueError for special characters in names, huge numbers and deep nesting outside tensors."""
     match path:
         case (
             ("tensors", _, "values") | ("tensors", _, "mask", "visible") | ("statistics", "rows" | "keys", _)
@@ -588,7 +584,7 @@ def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
 
 
 def _line(error: ErrorDetails) -> str:
-    """Return the place of a validation error and its reason."""
+    """Return the place and the reason of a validation error."""
     path = error["loc"]
     if error["type"] == "missing":
         return f"{_place(path[:-1])}{path[-1]} is missing"
@@ -600,7 +596,7 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _place(path: KeyPath) -> str:
-    """Return `tensors.weights: ` or `tokens[1]: `; an empty string for the whole document."""
+    """Return `tensors.weights: ` or `tokens[1]: `, or an empty string for the whole document."""
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return f"{place.removeprefix('.')}: " if path else ""
 

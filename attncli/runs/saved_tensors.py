@@ -1,4 +1,4 @@
-"""Tensors of saved reports: lists, or the contents of a file of arrays, with axes, mask and scale."""
+"""Tensors in saved reports: lists, or the contents of an array file, with axes, mask and scale."""
 
 import reprlib
 from itertools import chain
@@ -16,7 +16,7 @@ LARGEST_WHOLE = 2**63 - 1
 
 
 def as_array(values: Any, num_axes: int) -> np.ndarray:
-    """Convert lists nested `num_axes` deep to an array; null is NaN, or -1 among whole numbers.
+    """Convert lists nested `num_axes` deep to an array; null becomes NaN, or -1 among whole numbers.
 
     Whole numbers stay whole if none is negative. An array must meet the same conditions.
     """
@@ -54,7 +54,7 @@ def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
 
 
 def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
-    """Return the innermost values and the shape; at every level the lists must have equal lengths."""
+    """Return the innermost values and the shape; the lists at each level must have equal lengths."""
     cells: list[Any] = [values]
     shape: tuple[int, ...] = ()
     for level in range(num_axes):
@@ -88,7 +88,7 @@ EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 def _num_axes(values: Any) -> int:
-    """Return the nesting depth of lists, judged by the first of each."""
+    """Return the nesting depth of lists, judged by the first element of each."""
     if isinstance(values, np.ndarray):
         return values.ndim
     return 1 + _num_axes(values[0]) if isinstance(values, list) and values else 0

@@ -1,4 +1,4 @@
-"""The tables of a store, and the refusal of a file with anything else."""
+"""The tables of a store, and the rejection of a file that contains anything else."""
 
 import re
 import sqlite3
@@ -59,7 +59,7 @@ CREATE TABLE runs (
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of a store; the tables of numbers have no statistics yet."""
+    """Create the tables of a store; the number tables have no statistics yet."""
     connection.executescript(TABLES)
     for table in NUMBER_TABLES:
         connection.execute(table.definition())
@@ -75,7 +75,7 @@ def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return the version of a store, including its log."""
+    """Return the version of a store, taking its log into account."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 

@@ -42,7 +42,8 @@ class WeightFiles:
     def write(self, weights: Mapping[str, np.ndarray]) -> str | None:
         """Save matrices under the keys of their runs; return the name of the file, or None without matrices.
 
-        The file is on disk before its transaction, so that a store never names an incomplete file.
+        The file is on disk before the transaction that names it, so that a store never names an incomplete
+        file.
         """
         if not weights:
             return None
@@ -68,7 +69,7 @@ class WeightFiles:
         return name
 
     def remove_unused(self, used: set[str | None]) -> None:
-        """Remove files of attn that a crash left behind and the store does not name."""
+        """Remove files of attn that a crash left behind and that the store does not name."""
         for pattern in ("[0-9]*.safetensors", "[0-9]*.safetensors.part"):
             for path in self.folder.glob(pattern):
                 if path.name not in used:
@@ -87,7 +88,7 @@ IS_STEP = f"source GLOB '{STEP}*'"
 
 KEYS_A_QUERY = 500
 
-# The number of a run is its place in the plan if that is free; the place is a parameter twice.
+# The number of a run is its place in the plan if that is free; the place occurs twice among the parameters.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
     weights)
@@ -98,7 +99,7 @@ ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights
 """
 
-# The runs of a plan, without duplicates; on disk, since there may be many.
+# The runs of a plan, without duplicates; on disk, because there may be many.
 PLANNED = """
 CREATE TEMP TABLE planned (
     key BLOB PRIMARY KEY,
@@ -117,7 +118,7 @@ TAKE_IN = """
 UPDATE runs SET plan = NULL, id = planned.id, source = planned.source FROM temp.planned
 WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL, planned.id, planned.source)
 """
-# A copied model has the same key under another path.
+# A copied model has the same key at a different path.
 ITEM_SETTINGS = "SELECT DISTINCT item, settings FROM temp.planned JOIN runs USING (key)"
 CHANGE_SETTINGS = """
 UPDATE runs SET settings = ? FROM temp.planned
@@ -126,13 +127,13 @@ WHERE runs.key = planned.key AND planned.item = ? AND runs.settings = ?
 
 
 class Store:
-    """An open store, which only this process writes."""
+    """An open store, to which only this process writes."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        # By identity; holding the item prevents reuse of its id.
+        # By identity; holding the item prevents its id from being reused.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[StoredColumns, int] = {}
         self._columns: dict[int, StoredColumns] = {}
@@ -141,9 +142,9 @@ class Store:
         self._weights = WeightFiles(path)
 
     def take_plan(self, plan: Plan, keys: RunKeys) -> tuple[int, int]:
-        """Record the runs of a plan with their current ids; return the number of runs and of completed runs.
+        """Record the runs of a plan with their current ids; return the numbers of runs and of completed runs.
 
-        Other runs stay, with the number of the last plan that named them. This is one transaction: after a
+        Other runs stay, with the number of the last plan that named them. This is one transaction, so after a
         crash the store has either the previous plan or this one.
         """
         note_planned(self._connection, plan, keys)
@@ -164,7 +165,7 @@ class Store:
         return int(count)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
-        """Return the place of each run (the first of equal runs), and True if it is done."""
+        """Return the place of each run (for equal runs, that of the first), and True if it is done."""
         places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
@@ -192,12 +193,12 @@ class Store:
         return columns, numbers
 
     def steps(self) -> dict[bytes, int]:
-        """Return the step of each completed run of a training run, by its key."""
+        """Return the step of each completed run in a training run, by the run's key."""
         query = f"SELECT key, CAST(id AS INTEGER) FROM runs WHERE {IS_STEP} AND status = ?"
         return dict(self._connection.execute(query, (DONE,)))
 
     def last_run(self) -> int:
-        """Return the largest number of a run; 0 in an empty store."""
+        """Return the largest run number, or 0 in an empty store."""
         (number,) = self._connection.execute("SELECT coalesce(max(run), 0) FROM runs").fetchone()
         if not 0 <= number <= MOST_NUMBER:
             raise Damaged(f"run {number}: its number is damaged")
@@ -210,7 +211,7 @@ class Store:
             self._remove(steps, first, sys.maxsize if last is None else last)
 
     def _remove(self, condition: str, *values: object) -> None:
-        """Remove the runs that meet a condition, and their numbers."""
+        """Remove the runs that meet a condition, along with their numbers."""
         for table in NUMBER_TABLES:
             query = f"DELETE FROM {table.name} WHERE run IN (SELECT run FROM runs WHERE {condition})"
             self._connection.execute(query, values)
@@ -230,12 +231,12 @@ class Store:
         return Chunk(jobs, rows=self.rows, weights=self.keeps_weights)
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Write every run of a chunk in one transaction: all of them are stored when this returns."""
+        """Write every run of a chunk in one transaction; all of them are stored when this returns."""
         runs = chunk.runs()
         weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         with self._adding():
             rows = self._rows(runs, result, self._weights.write(weights))
-            # Inserting in the order of the table is quicker.
+            # Inserting in the table's order is quicker.
             self._connection.executemany(ADD_RUN, sorted(rows, key=itemgetter(0)))
             numbers = self._run_numbers([runs[number].key for number in result.values])
             by_columns: dict[int, list[int]] = {}
@@ -266,7 +267,7 @@ class Store:
                 self._connection.execute("BEGIN EXCLUSIVE")
                 yield
         except BaseException:
-            # The rollback also undid new numbers of settings and shapes.
+            # The rollback also undid new settings numbers and shape numbers.
             for cache in (self._settings, self._shapes, self._numbers, self._statistics):
                 cache.clear()
             raise
@@ -287,7 +288,7 @@ class Store:
             yield (*self._about(runs[number]), FAILED, error, environment, None, None)
 
     def _about(self, run: Run) -> tuple[object, ...]:
-        """Return the columns of a run that are known before it is computed."""
+        """Return the columns of a run that are known before the run is computed."""
         about = (run.job.label, run.item.source, self._settings_number(run.item))
         return run.place, run.place, run.key, *about, *run.texts()
 
@@ -312,7 +313,7 @@ class Store:
         return self._numbers[row]
 
     def _shape(self, columns: StoredColumns) -> int | None:
-        """Return the number of these columns, added if necessary; None for a run without numbers."""
+        """Return the number of the shape with these columns, added if necessary; None if there are none."""
         if not columns:
             return None
         if not self._shapes:
@@ -340,8 +341,8 @@ class Store:
                     self._statistics[part.table].add(column)
 
     def _refuse_same_name(self, column: str, stored: Iterable[str]) -> None:
-        """Raise WriteError if a stored name differs only in case: column names in SQL ignore case."""
-        lower = column.encode().lower()  # of bytes: SQL ignores only the case of ASCII letters
+        """Raise WriteError if a stored name differs only in case, since SQL ignores case in column names."""
+        lower = column.encode().lower()  # as bytes: SQL ignores case only in ASCII letters
         if same := next((name for name in stored if name.encode().lower() == lower), None):
             reason = f"names of statistics must not differ only in case ({same} is stored, {column} is new)"
             raise WriteError(f"{self.path}: cannot be written: {reason}: give another name, or --fresh")
@@ -378,12 +379,12 @@ MOST_CELLS = 2**18
 
 
 def is_number(value: object, most: int = MOST_NUMBER) -> bool:
-    """True for a whole number in the range that stores use."""
+    """True for a whole number within the range that stores use."""
     return type(value) is int and 0 <= value <= most
 
 
 def read_columns(connection: sqlite3.Connection, shape: object) -> StoredColumns:
-    """Return the columns of a shape in order. Raises Damaged if they are not as attn wrote them."""
+    """Read the columns of a shape in order. Raises Damaged if they are not as attn wrote them."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -402,7 +403,7 @@ def read_columns(connection: sqlite3.Connection, shape: object) -> StoredColumns
 
 
 class StoreContents(NamedTuple):
-    """The parts of each run that a store keeps, and the number of the plan of the last batch."""
+    """The parts of each run that a store keeps, and the number of the last batch's plan."""
 
     rows: bool
     weights: bool
@@ -410,7 +411,7 @@ class StoreContents(NamedTuple):
 
 
 def read_contents(connection: sqlite3.Connection) -> StoreContents:
-    """Read the one row of the table store. Raises Damaged if it is not as attn wrote it."""
+    """Read the single row of the table `store`. Raises Damaged if it is not as attn wrote it."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
@@ -420,7 +421,7 @@ def read_contents(connection: sqlite3.Connection) -> StoreContents:
 
 @contextmanager
 def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
-    """Open a store, created if necessary, for one process at a time; a new store without runs is removed.
+    """Open a store, creating it if necessary, for one process at a time; a new store without runs is removed.
 
     Raises UserError for anything but an attn store and for a store with other contents, which is left
     unchanged; RunError if another process is writing it; WriteError if it cannot be written.
@@ -458,7 +459,7 @@ def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weigh
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """Report SQLite's errors in one line, with advice."""
+    """Report SQLite's errors on one line, with advice."""
     try:
         yield
     except sqlite3.Error as error:

@@ -41,7 +41,7 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
 
 
 def is_driven(path: Path) -> bool:
-    """True if a process is writing the store."""
+    """Return True if a process is writing to the store."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(beside(path, "-lock"), flags)
@@ -60,7 +60,7 @@ def is_driven(path: Path) -> bool:
 def driving(path: Path) -> Iterator[None]:
     """Lock a store for writing; the system releases the lock when the process dies.
 
-    The lock file holds the process's number.
+    The lock file holds the process id.
     """
     lock = beside(path, "-lock")
     while True:
@@ -90,12 +90,12 @@ def driving(path: Path) -> Iterator[None]:
         os.fsync(descriptor)
         yield
     finally:
-        lock.unlink(missing_ok=True)  # while it is locked, so that nobody can lock it first
+        lock.unlink(missing_ok=True)  # while the file is locked, so that nobody can lock it first
         os.close(descriptor)
 
 
 def create_file(path: Path, *, rows: bool, weights: bool) -> None:
-    """Create an empty store in one step: a crash never leaves an incomplete file."""
+    """Create an empty store in one step, so that a crash never leaves an incomplete file."""
     part = beside(path, "-new")
     part.unlink(missing_ok=True)
     try:
@@ -107,6 +107,6 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a store and its log; the database goes last, so that an interruption leaves a store."""
+    """Remove a store and its log. The database is removed last, so that an interruption leaves a store."""
     for ending in ("-wal", "-shm", "-journal", ""):
         beside(path, ending).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The columns of a store, and the names of the numbers of a survey of heads in it.
+"""The columns of a store, and the names of a head survey's numbers in the store.
 
 A name is [STACK.][without_first.]STATISTIC[.rows or .even].
 """
@@ -11,7 +11,7 @@ from attncli.core.names import WITHOUT_FIRST
 
 
 class StoredColumn(NamedTuple):
-    """The meaning of one value; `token` is the query of a row statistic, or the key of received_mass."""
+    """The meaning of one value; `token` is the query of a row statistic, or the key for received_mass."""
 
     statistic: str
     layer: int | None = None
@@ -37,7 +37,7 @@ UNSHOWN = "unshown"
 
 
 def with_unshown(sentence: str) -> dict[str, str]:
-    """Return the sentence on missing layers as an entry of the environment; nothing for an empty sentence."""
+    """Return the sentence on missing layers as an environment entry, or nothing if the sentence is empty."""
     return {UNSHOWN: sentence} if sentence else {}
 
 
@@ -45,7 +45,7 @@ class SurveyNumber(NamedTuple):
     """A number of a survey, for each head of a stack or for the whole stack.
 
     `without_first`: it belongs to the weights without the first key. `counts_rows`: it is the number of rows
-    that the heads' statistic is a mean of. `is_even`: it is the statistic of even weights.
+    over which the heads' statistic is a mean. `is_even`: it is the statistic that even weights would have.
     """
 
     stack: str
@@ -55,7 +55,7 @@ class SurveyNumber(NamedTuple):
     is_even: bool = False
 
     def name(self, *, has_stacks: bool) -> str:
-        """Return its name in a store, in a survey of several stacks or of one."""
+        """Return the number's name in a store, for a survey of several stacks or of one."""
         stack = PREFIXES[self.stack] if has_stacks else ""
         prefix = WITHOUT_FIRST_PREFIX if self.without_first else ""
         suffix = ROWS if self.counts_rows else EVEN if self.is_even else ""
@@ -63,7 +63,7 @@ class SurveyNumber(NamedTuple):
 
 
 def survey_number(name: str) -> SurveyNumber | None:
-    """Parse a name in a store; None for names outside of surveys, such as model.sink_rate.
+    """Parse a name in a store; return None for names outside surveys, such as model.sink_rate.
 
     The stack is `self` in a model with one stack.
     """
@@ -81,14 +81,14 @@ def survey_number(name: str) -> SurveyNumber | None:
 
 
 def stack_and_name(name: str) -> tuple[str, str]:
-    """Split the name of a number of a survey into its stack and the rest."""
+    """Split the name of a stack's number into the stack and the rest."""
     stack = next(stack for stack, prefix in PREFIXES.items() if name.startswith(prefix))
     return stack, name.removeprefix(PREFIXES[stack])
 
 
 @lru_cache(maxsize=8)
 def feature_columns(features: Sequence[tuple[str, int, int, str]], others: Sequence[str]) -> StoredColumns:
-    """Return the columns of head statistics (stack, layer, head, statistic), then of other numbers."""
+    """Return the columns of head statistics (stack, layer, head, statistic), then those of other numbers."""
     has_stacks = len({stack for stack, *_ in features}) > 1
     head_columns = (
         StoredColumn(SurveyNumber(stack, statistic).name(has_stacks=has_stacks), layer, head)
@@ -109,7 +109,7 @@ class SurveyColumn(NamedTuple):
 class SurveyColumns(NamedTuple):
     """The columns of a survey: with all weights, without the first key, and for layers without a softmax.
 
-    The last come with their indices.
+    The columns for layers without a softmax come with their indices.
     """
 
     all_weights: Sequence[SurveyColumn]
@@ -119,7 +119,7 @@ class SurveyColumns(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parse_survey_columns(columns: StoredColumns) -> SurveyColumns:
-    """Return the columns of a store that hold numbers of a survey."""
+    """Return the store's columns that hold numbers of a survey."""
     survey_columns = [
         SurveyColumn(number, place, column.layer, column.head)
         for place, column in enumerate(columns)

@@ -1,6 +1,6 @@
 """Convert a store of attn 0.4, whose numbers were packed: python -m attncli.runs.upgrade OLD.db NEW.db
 
-The new store has the runs, keys and plans of the old one, so that the same batch goes on in it. Rename a
+The new store has the runs, keys and plans of the old one, so that the same batch can continue in it. Rename a
 folder OLD.db-weights to NEW.db-weights.
 """
 
@@ -25,11 +25,11 @@ COMPRESSED = (2, 3)
 
 
 def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.ndarray:
-    """Return the numbers of a run in the order of its columns."""
+    """Return the numbers of a run in the order of the run's columns."""
     dtype = np.dtype(TYPES[encoding])
     if encoding not in COMPRESSED:
         return np.frombuffer(data, dtype).astype(np.float64)
-    # Limited to the size of the numbers: a crafted file may unpack to any size.
+    # Limited to the size of the numbers, because a crafted file may unpack to any size.
     unpacked_bytes = zlib.decompressobj().decompress(data, dtype.itemsize * len(columns) + 1)
     planes = np.frombuffer(unpacked_bytes, np.uint8).reshape(dtype.itemsize, -1)
     names = list(dict.fromkeys(column.statistic for column in columns))
@@ -40,7 +40,7 @@ def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.nd
 def upgrade(packed: Path, path: Path) -> None:
     """Write the runs of a store of attn 0.4 to a new store.
 
-    Raises UserError if the old file is not such a store or is damaged, or if the new one exists.
+    Raises UserError if the old file is not such a store or is damaged, or if the new file exists.
     """
     check_header(packed, any_version=True)
     if path.exists():

@@ -1,4 +1,4 @@
-"""Statistics of the rows of weights, and summaries of very many rows."""
+"""Statistics of weight rows, and summaries of very many rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,18 @@ MAX_ROWS_WHOLE = 1000
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The axes before query and key: a layer always has (text, head), a report only the ones it names."""
+    """The axes before query and key: a layer always has (text, head), a report only those it names."""
 
     has_batch: bool
     has_head: bool
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "..."], *, has_head: bool) -> "LeadingAxes":
-        """Return the leading axes of vectors (token, dim): an optional batch, then a head axis if there are
-        heads.
-        """
+        """Return the leading axes of vectors (token, dim): an optional batch, then heads if there are any."""
         return cls(vectors.dim() > 2 + has_head, has_head)
 
     def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
-        """Return the vectors with both leading axes, as a layer takes them."""
+        """Return the vectors with both leading axes, as a layer expects them."""
         vectors = vectors if self.has_head else vectors.unsqueeze(-3)
         return vectors if self.has_batch else vectors.unsqueeze(0)
 
@@ -51,13 +49,13 @@ class LeadingAxes:
     def named(
         self, tensor: Tensor | None, *axes: str, mask: Mask | None = None, scale: float | None = None
     ) -> NamedTensor:
-        """Return a layer's tensor as plain data of the report, its last axes named."""
+        """Return a layer's tensor as plain data for the report, with its last axes named."""
         head = ("head",) if self.has_head else ()
         return named(self.back(tensor), *head, *axes, mask=mask, scale=scale)
 
 
 class RowTensors(NamedTuple):
-    """The statistics of each row and of each key; None for weights that are not a distribution."""
+    """The statistics of each row and of each key, or None for weights that are not a distribution."""
 
     rows: Tensors | None = None
     keys: Tensors | None = None
@@ -66,7 +64,7 @@ class RowTensors(NamedTuple):
 def row_tensors(
     computed: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> RowTensors:
-    """Return the statistics of each row and key; with a sink and the logsumexp, outside_mass too.
+    """Return the statistics of each row and key; a sink and the logsumexp also give outside_mass.
 
     They are float64, the type with which a saved report is read back.
     """
@@ -125,7 +123,7 @@ def _extremes(rows: Mapping[str, NamedTensor]) -> Records[ExtremeRow]:
     return ExtremeRow.rows(extremes)
 
 
-# The largest distance of a row's sum from one: bfloat16 has a relative rounding error of 2^-9.
+# The largest deviation of a row's sum from one: bfloat16 has a relative rounding error of 2^-9.
 TOLERANCE = 5e-3
 TOP_K = 3
 
@@ -140,9 +138,9 @@ def weights_report(
 ) -> Report:
     """Return the report of weights with axes query and key, and optionally layer and head.
 
-    It has row statistics if every row is a distribution. A key counts as visible to a query if some head of
-    the layer gives it weight. Keys from another text have no positions in common with the queries; so do keys
-    whose number differs from that of the queries. Without names they are numbered.
+    The report has row statistics if every row is a distribution. A key counts as visible to a query if some
+    head in the layer gives it weight. Keys from another text have no positions in common with the queries,
+    and neither do keys if their number differs from the number of queries. Tokens without names are numbered.
     """
     num_queries, num_keys = weights.values.shape[-2:]
     if (has_context or num_queries != num_keys) and not context_tokens:
@@ -171,7 +169,7 @@ def weights_report(
 
 
 def _no_distribution(array: np.ndarray) -> str:
-    """Return the reason why a row is not a distribution, or an empty text if all are."""
+    """Return the reason why a row is not a distribution, or an empty string if all rows are."""
     no_number = int((~np.isfinite(array)).sum())
     if no_number:
         return "1 entry is not a number" if no_number == 1 else f"{no_number} entries are not numbers"

@@ -1,4 +1,4 @@
-"""Estimate the time and memory of a plan, and choose the number of workers and of jobs at a time."""
+"""Estimate the time and memory that a plan takes, and choose how many workers and jobs run at once."""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from attncli.runs.plan import Plan
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec
 
-# Measured on one core and rounded: a factor of three does not matter here.
+# Measured on one core and rounded, because a factor of three does not matter here.
 SECONDS_A_RUN = 3e-4
 SECONDS_A_BYTE = 5e-10
 SECONDS_A_WEIGHT = 1e-8
@@ -37,9 +37,7 @@ it.
 
 
 class WorkLeft(NamedTuple):
-    """The remaining work of a plan: jobs, seconds on one core, and the memory of its largest run and its
-    models.
-    """
+    """The remaining work of a plan: jobs, seconds on one core, and memory of its largest run and models."""
 
     num_jobs: int
     seconds: float
@@ -58,10 +56,10 @@ class WorkLeft(NamedTuple):
 
 
 def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
-    """Return the number of workers to start; 0 if this process is faster by itself.
+    """Return the number of workers to start, or 0 if this process is faster by itself.
 
-    One per core, as long as each has more to do than its start takes and all fit into a third of the free
-    memory.
+    There is one worker per core, as long as each has more work than its start takes and all of them fit in a
+    third of the free memory.
     """
     has_model = work.model_bytes is not None
     if work.runs_once and work.seconds < LEAST_SECONDS_WITH_MODEL:
@@ -79,7 +77,8 @@ def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
 def num_together(work: WorkLeft) -> int:
     """Return the number of jobs to compute together before their reports are shown in order.
 
-    It depends only on the plan: results agree to the last bit only if the same jobs are computed together.
+    The number depends only on the plan, because results agree to the last bit only if the same jobs are
+    computed together.
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
     most = MAX_SECONDS_THROUGH_MODEL if work.runs_once else MAX_SECONDS_TOGETHER
@@ -89,7 +88,7 @@ def num_together(work: WorkLeft) -> int:
 
 
 def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
-    """Estimate the last `num_left` runs of a plan, before anything is imported or loaded."""
+    """Estimate the work of the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
     models = {
@@ -111,7 +110,7 @@ def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
 
 
 def run_seconds(spec: Spec, num_tokens: int) -> float:
-    """Estimate the seconds of one run on one core, with texts of that many tokens."""
+    """Estimate the seconds that one run takes on one core, with texts of that many tokens."""
     if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
         return SECONDS_A_RUN + 2 * _parameters(model) * num_tokens / OPERATIONS_A_SECOND
@@ -123,7 +122,7 @@ def run_seconds(spec: Spec, num_tokens: int) -> float:
 
 
 def parameter_bytes(model: str, dtype: str = "float32") -> int:
-    """Return the bytes of a loaded model's parameters; 0 for a model on the hub, whose size is unknown."""
+    """Return the bytes of a loaded model's parameters, or 0 for a model on the hub, whose size is unknown."""
     return DTYPE_BYTES[dtype] * _parameters(model)
 
 
@@ -146,21 +145,21 @@ def _seconds_to_read(model: str, dtype: str, load: str) -> float:
 
 @cache
 def _parameters(model: str) -> int:
-    """Return the number of parameters of a folder, a package's model or a GGUF file; 0 if it is unknown."""
+    """Return the number of parameters in a folder, a package's model or a GGUF file, or 0 if unknown."""
     path = model_on_disk(model, allow_download=False)
     try:
         return 0 if path is None else num_parameters(path)
-    except UserError:  # each of its runs will fail with this error
+    except UserError:  # each of the model's runs will fail with this error
         return 0
 
 
 def _setting(spec: Spec, key: str) -> str:
-    """Return a setting of an experiment with a model."""
+    """Return a setting of an experiment that uses a model."""
     return str(getattr(spec, key))
 
 
 def _num_tokens(spec: Spec, plan: Plan) -> int:
-    """Estimate the number of tokens of an experiment's text; for a file of sentences, the mean."""
+    """Estimate the number of tokens in an experiment's text; for a file of sentences, the mean number."""
     if num_sampled := max(spec.sampled_counts()):
         return num_sampled
     if plan.prompts is not None:
