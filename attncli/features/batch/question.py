@@ -1,4 +1,4 @@
-"""`attn batch`: run the experiments of config files, and show them at once or keep them in a store."""
+"""`attn batch`: run the experiments in config files, and show them at once or keep them in a store."""
 
 import sys
 import traceback
@@ -57,7 +57,7 @@ EXAMPLES = (
 ROWS = flag("--rows", "Store the statistics of every row, too.")
 
 
-# Flags that need a store.
+# flags that need a store
 STORE_FLAGS = (
     FRESH,
     ROWS,
@@ -136,7 +136,7 @@ def run_files(
     scheduler: str | None,
     **flags: Any,
 ) -> int:
-    """Validate every file and sentence, then run; a failed run is reported, and the others continue."""
+    """Validate every file and sentence, then run. A failed run is reported, and the others continue."""
     store_flags: dict[str, Any] = {
         "fresh": fresh,
         "rows": rows,

@@ -33,10 +33,9 @@ def examples(
     words: bool = False,
     skip_sink: Count = 0,
 ) -> HeadExamples:
-    """Find the texts and queries where a statistic of a head, such as 5:11, is strongest, weakest and
-    typical.
+    """Find the texts and queries where a statistic of a head is strongest, weakest and typical.
 
-    The statistic is a row statistic, such as entropy, or a pattern, such as induction. Raises UserError for
+    The head is given as 5:11. The statistic is a row statistic, such as entropy, or a pattern, such as induction. Raises UserError for
     an unknown statistic, a head that the model does not have, and a model with two stacks.
     """
     return group_examples(

@@ -31,7 +31,7 @@ DECIMALS = 5
 
 
 class HeadWeights(NamedTuple):
-    """The weights of a head on some texts, and its statistic per row; NaN for a row without counted keys."""
+    """A head's weights on some texts, and its statistic per row (NaN for a row without counted keys)."""
 
     weights: Float[Tensor, "text query key"]
     values: Float[Tensor, "text query"]
@@ -40,7 +40,7 @@ class HeadWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class Sought:
-    """The head and the statistic of the examples, and the options of the measurement."""
+    """The head and the statistic of the examples, and the options for measuring them."""
 
     layer: int
     head: int
@@ -98,10 +98,10 @@ def head_examples(
     count: int,
     options: HeadOptions = NOTHING_MORE,
 ) -> HeadExamples:
-    """Return `count` examples of each kind among all rows, each from another text.
+    """Return `count` examples of each kind among all rows, each from a different text.
 
-    One number per row is stored; the texts of the examples are read again. Raises UserError for a head that
-    the model does not have, and for a model with two stacks.
+    Only one number per row is stored, and the texts of the examples are read again. Raises UserError for a
+    head that the model does not have, and for a model with two stacks.
     """
     if pretrained.has_decoder:
         raise UserError(f"head: {pretrained.name} has an encoder and a decoder: examples are for one stack")

@@ -1,4 +1,4 @@
-"""`attn heads --head LAYER:HEAD --examples N`: the texts with the largest statistic of one head."""
+"""`attn heads --head LAYER:HEAD --examples N`: the texts in which a statistic of one head is largest."""
 
 from collections.abc import Callable
 

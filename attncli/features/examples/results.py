@@ -1,4 +1,4 @@
-"""The texts where a statistic of one head is strongest, weakest and typical."""
+"""The texts in which a statistic of one head is strongest, weakest and typical."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,10 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class HeadExample(Record):
-    """A text, and its query with the strongest, weakest or most typical row.
+    """A text, and the query in it with the strongest, weakest or most typical row.
 
-    `text` is its id or its line; `rank` counts the examples of a kind from 0. `key` has the query's largest
-    weight.
+    `text` is the text's id or line; `rank` counts the examples of a kind from 0. `key` has the query's
+    largest weight.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class ExampleToken(Record):
 class HeadExamples(Result):
     """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
 
-    `rows` has one row per example, `tokens` one per token of each of their texts. Both are empty, and mean
-    and median are None, if no text has a row with the statistic.
+    `rows` has one row per example, and `tokens` has one per token in each example's text. If no text has a
+    row with the statistic, both are empty, and the mean and median are None.
     """
 
     rows: Records[HeadExample] = group("examples", is_kept=False, may_be_empty=True)

@@ -1,4 +1,4 @@
-"""The first screen of `heads --examples`: rows of one head in their texts."""
+"""The first screen of `heads --examples`: rows of a head within their texts."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -40,7 +40,7 @@ def _each_kind(report: Report, display: Display) -> ScreenParts:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Yield the legend and the notes, except the note on few texts, which follows the interval."""
+    """Yield the legend and the notes, except the note on too few texts, which follows the interval."""
     few = few_notes(report.result_of(HeadExamples).num_texts)
     yield LEGEND
     yield report.how_to_read
@@ -69,13 +69,13 @@ def _kind(example: HeadExample) -> str:
 
 
 def _fitting(start: str, example: HeadExample, tokens: Records[ExampleToken], width: int) -> str:
-    """Return a line with as many tokens around the marked ones as fit."""
+    """Return a line with as many tokens around the marked ones as will fit."""
     lines = [start + _marked(example, tokens, beside) for beside in range(MOST_BESIDE, -1, -1)]
     return next((line for line in lines if cell_len(line) <= width), shortened(lines[-1], width))
 
 
 def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) -> str:
-    """Return the tokens near the query and near the keys with large weights."""
+    """Return the tokens near the query and near the keys that have large weights."""
     keys = {place for place, token in enumerate(tokens) if token.weight >= LEAST_WEIGHT} | {example.key}
     near = {place + step for place in (example.query, *keys) for step in range(-beside, beside + 1)}
     parts: list[str] = []

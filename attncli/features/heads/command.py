@@ -34,7 +34,7 @@ def run_heads(
     expect: Sequence[str],
     **store_flags: Any,
 ) -> int:
-    """Survey one text or many, and write the survey to a store or read it from one if requested."""
+    """Survey one text or many; write the survey to a store or read it from one, if requested."""
     from attncli.system.files import is_store_name
 
     new_store = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
@@ -74,7 +74,7 @@ def keep_survey(
         raise UserError(f"-o {path}: is a store, which is for many texts: {advice}")
     expected = Expected(expect, spec)
     with errors_at(spec, given, config), spec.opened_texts() as file:
-        # A run stores every statistic of every head of one text, regardless of the display settings.
+        # A run stores every statistic of every head on one text, whatever the display settings are.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
         plan = plan_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
@@ -88,7 +88,7 @@ def keep_survey(
 def show_store(
     store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
 ) -> int:
-    """Write the stored survey with the display settings."""
+    """Show the stored survey with the display settings."""
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
@@ -100,7 +100,7 @@ def show_store(
 
 
 def _stored_survey(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """Return the stored survey with the chosen settings. Raises UserError if none or several match."""
+    """Return the stored survey that has the chosen settings. Raises UserError if none or several match."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.features.heads.stored_surveys import store_report

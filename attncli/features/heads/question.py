@@ -1,4 +1,4 @@
-"""The survey of heads: on a text, a probe, many texts, or the texts of a store."""
+"""The survey of heads on a text, a probe, many texts, or the texts in a store."""
 
 import shlex
 from collections import Counter
@@ -66,8 +66,9 @@ def survey_options(spec: HeadsSpec) -> HeadOptions:
 
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """Read the input of the model, and of its encoder if it has a decoder. Raises UserError if it does not
-    fit.
+    """Read the input of the model and, if it has a decoder, of its encoder.
+
+    Raises UserError if the input does not fit.
     """
     if (file := spec.read_file) is not None:
         reading = OPENERS[file.what].read(pretrained, FileInput(file.name, texts.text, spec.truncate))
@@ -85,7 +86,7 @@ def report_each(
     *,
     whole_tokens: int | None = None,
 ) -> list[Report]:
-    """Return the surveys of texts of equal length; texts of up to `whole_tokens` have whole maps of heads."""
+    """Return the surveys of texts of equal length, with whole head maps for up to `whole_tokens` tokens."""
     specs = [with_map_kind(spec, readings[0]) for spec in specs]
     first, options = specs[0], survey_options(specs[0])
     if whole_tokens is not None:
@@ -115,7 +116,7 @@ def _with_activations(
     *,
     pretrained: Pretrained,
 ) -> Report:
-    """Return the report with the activations of every layer in place of its maps."""
+    """Return the report with the activations of every layer instead of its maps."""
     side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
     is_heads_first = spec.names == "nnsight"
     tensors_by_name: dict[str, NamedTensor] = {}
@@ -134,7 +135,7 @@ def values_each(
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
     """Return the values of the reports of texts of equal length, and the versions that computed them.
 
-    None for files, for settings that choose heads or request more than statistics, and if a column is
+    Returns None for files, for settings that choose heads or request more than statistics, and if a column is
     computed from rows.
     """
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
@@ -200,9 +201,9 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
 def _report_files(
     spec: HeadsSpec, file: ReadFile, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """Return the survey of the files of a folder or a list, with maps over the first ones on a grid."""
+    """Survey the files in a folder or a list, with maps over the first files that have a grid."""
     words, opener = read_texts(spec).text, OPENERS[file.what]
-    spec = spec.model_copy(update={"maps": "none"})  # a map belongs to one file
+    spec = spec.model_copy(update={"maps": "none"})  # a map belongs to a single file
     options = survey_options(spec)
     looks = None
     if spec.statistic is None and options.looks:
@@ -231,9 +232,9 @@ def _report_files(
 def _picture_maps(
     spec: HeadsSpec, heads: Records[SurveyedHead], looks: FirstLooks | None, num_pictures: int
 ) -> PictureMaps | None:
-    """Return maps of the same heads over each of the first pictures, or None without maps.
+    """Return maps of the same heads over each of the first pictures, or None if there are no maps.
 
-    These are the chosen heads, or the first of a ranking, or the last layer's heads with their mean and
+    The heads are the chosen ones, or the first in a ranking, or those of the last layer with their mean and
     rollout.
     """
     pictures = [] if looks is None else looks.files()
@@ -268,7 +269,7 @@ def _picture_maps(
 
 
 def _picture_row(looks: FileLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
-    """Return one picture with its maps; a name that several files share is preceded by the folder."""
+    """Return one picture with its maps; if several files share a name, the folder is put before it."""
     (picture,) = looks.reading.drawn()
     if not is_unique:
         picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
@@ -284,7 +285,7 @@ def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Readi
 
 
 def text_report(spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretrained: Pretrained) -> Report:
-    """Return the report of one of the texts that were surveyed together."""
+    """Return the report on one of the texts that were surveyed together."""
     reading, surveyed_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
     survey = replace(run.text_survey(text), named_tokens=named_tokens)
@@ -344,9 +345,7 @@ def text_report(spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretr
 
 
 def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:
-    """Return the survey with the median norm of patches after the last block, and the patches far above
-    it.
-    """
+    """Return the survey with the median norm of patches after the last block, and patches far above it."""
     norms = run.norms
     medians, are_high = (None, None) if norms is None else (norms.medians(), norms.are_high())
     if norms is None or norms.norms is None or medians is None or are_high is None:

@@ -31,7 +31,7 @@ FEW_ROWS = 5
 
 
 def _title(report: Report) -> str:
-    """Return `heads: minilm, 6 layers × 12 heads, 17 tokens`; a selection of heads has the report's title."""
+    """Return `heads: minilm, 6 layers × 12 heads, 17 tokens`, or the report's title if heads are selected."""
     survey = report.result_of(HeadSurvey)
     if is_cut(report) and report.about:
         return titled(report)
@@ -52,7 +52,7 @@ def _explanation(report: Report, display: Display) -> Iterator[str]:
 
 
 def _few_rows(report: Report) -> Iterator[str]:
-    """Yield a warning if few rows of a stack have the statistic that sorts the heads."""
+    """Yield a warning if few rows of a stack have the statistic by which the heads are sorted."""
     sort = report.spec.get("sort")
     if not isinstance(sort, str) or sort == "from_to_weight":
         return
@@ -69,9 +69,7 @@ def _warnings(report: Report, display: Display) -> Iterator[str]:
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Suggest --skip-sink if most heads of a stack attend to the first token, and --words for two sound
-    stacks.
-    """
+    """Suggest --skip-sink if most heads of a stack attend to the first token, --words for sound stacks."""
     stacks = by_stack(report.result_of(HeadSurvey).heads)
     if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
         return "--words", *steps

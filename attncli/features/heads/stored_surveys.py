@@ -1,4 +1,4 @@
-"""The report of a stored survey, from the numbers of each text."""
+"""The report of a stored survey, from the numbers stored for each text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,9 +46,9 @@ def _is_survey(experiment: str) -> bool:
 
 
 def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return the number and settings of the one stored survey with the chosen values.
+    """Return the number and the settings of the only stored survey that has the chosen values.
 
-    Raises UserError unless exactly one survey has them. Runs that read many texts each do not count.
+    Raises UserError unless exactly one survey has these values. Runs that each read many texts do not count.
     """
     if reader.has_steps():
         raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
@@ -97,7 +97,7 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
 
 
 def _totals(reader: Reader, settings: int) -> HeadTotals:
-    """Return the totals over the runs with these settings; each run is one text."""
+    """Return the totals over the runs with these settings, where each run is one text."""
     totals, without_first, has_even = HeadTotals(), HeadTotals(), True
     for runs in reader.done():
         places = [place for place, number in enumerate(runs.settings) if number == settings]
@@ -109,7 +109,7 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
                 _add(without_first, columns.without_first, runs.values[places])
             _add_linear(totals, columns.linear, runs.values[places])
     totals.rest = without_first if without_first.num_texts == totals.num_texts else None
-    if not has_even:  # a store from before 0.5.0, or one that a later version continued
+    if not has_even:  # a store from before 0.5.0, or a store that a later version continued
         for head_totals in (totals, without_first):
             head_totals.stacks = {name: stack._replace(even={}) for name, stack in head_totals.stacks.items()}
     return totals
@@ -146,7 +146,7 @@ def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray
 
 
 def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]], values: np.ndarray) -> None:
-    """Add heads of layers without a softmax, from runs with the same columns (run, column)."""
+    """Add the heads of layers without a softmax, from runs with the same columns (run, column)."""
     places: dict[int, dict[int, dict[str, int]]] = {}
     for place, (name, layer, head, *_) in columns:
         if layer is not None and head is not None:
@@ -157,9 +157,10 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
 
 
 def store_report(path: Path, reader: Reader, display: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
-    """Return the stored survey with the chosen settings, with these display settings.
+    """Return the stored survey that has the chosen settings, with these display settings.
 
-    Raises UserError unless exactly one survey has these settings; Damaged for settings of wrong types.
+    Raises UserError unless exactly one survey has these settings, and Damaged for settings of the wrong
+    types.
     """
     number, settings = _survey_settings(path, reader, choice)
     totals = _totals(reader, number)

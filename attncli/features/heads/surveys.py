@@ -1,6 +1,6 @@
 """The report of a survey of many texts, from its totals.
 
-No model is read here: a batch shows a survey without importing the code that its workers needed.
+No model is read here, so that a batch can show a survey without importing the code that its workers needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ def totals_report(
     *,
     num_left_out: int = 0,
 ) -> Report:
-    """Return the report of a survey of many texts, with maps of the listed heads for files on a grid."""
+    """Return the report of a survey of many texts, with maps of the listed heads for files with a grid."""
     survey, lower = totals.survey()
     num_heads = len(survey.heads)
     survey, none = with_pattern(spec, survey, lower, totals.stacks)
@@ -68,7 +68,7 @@ def totals_report(
 def with_pattern(
     spec: HeadsSpec, survey: HeadSurvey, numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> tuple[HeadSurvey, list[str]]:
-    """Return the heads of the chosen pattern, judged by `numbers`, and a note if no head has it."""
+    """Return the heads with the chosen pattern, judged by `numbers`, and a note if no head has it."""
     if spec.pattern is None:
         return survey, []
     heads = survey.heads.taken(
@@ -83,7 +83,7 @@ def with_pattern(
 
 
 def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, NamedTensor]]:
-    """Return the survey with its heads sorted and its sinks added, or the grid of one statistic."""
+    """Return the survey with its heads sorted and its sinks added, or the grid of a single statistic."""
     heads = survey.heads
     first_key = heads.column("sink_mass") if heads else np.empty(0)
     survey = replace(survey, model=sink_heads_rate(torch.from_numpy(first_key)))

@@ -55,7 +55,7 @@ TIDY = flag(
 
 
 def write_tidy(store: str, output: str | None, format: str | None, all: bool) -> None:
-    """Write one row per statistic of a run: run, id, layer, head, statistic, value."""
+    """Write one row per statistic of a run, with the columns run, id, layer, head, statistic and value."""
     from attncli.views.data import SUFFIXES, WRITERS
 
     path = checked_path(output)
@@ -79,7 +79,7 @@ def write_tidy(store: str, output: str | None, format: str | None, all: bool) ->
 
 
 def note_earlier_runs(store: str, reader: "Reader") -> None:
-    """Print a note on standard error if the store has runs that the last batch did not plan."""
+    """Print a note to standard error if the store has runs that the last batch did not plan."""
     if earlier := reader.earlier_runs():
         print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
 
@@ -140,9 +140,7 @@ def show_results(
     tidy: bool,
     **flags: Any,
 ) -> None:
-    """Show count, mean, standard deviation, minimum and maximum of each statistic by group, or every
-    value.
-    """
+    """Show the count, mean, standard deviation and extremes of each statistic by group, or every value."""
     if tidy:
         chosen = {"where": where, "group_by": group_by, "statistic": statistic, "sort": sort, "top": top}
         refuse_flags(chosen, "cannot be combined with --tidy, which writes every value")
@@ -162,7 +160,7 @@ def show_results(
         path = Path(store)
         with reading(path, all_runs=all) as reader:
             groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
-            # In different plans, runs with the same id have different sentences.
+            # In different plans, runs with the same id may have different sentences.
             groups = with_layers(list(dict.fromkeys([*groups, *(["plan"] if all else [])])), reader)
             report = results(
                 path,
@@ -196,7 +194,7 @@ def _is_higher_than_screen(report: "Report", to: Destination) -> bool:
 
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
-    """Write the summary as one table with all its columns, even without rows."""
+    """Write the summary as a single table with all its columns, even if it has no rows."""
     from attncli.views.data import WRITERS, rows_table
 
     table = rows_table(rows)

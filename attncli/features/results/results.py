@@ -7,9 +7,9 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class GroupSummary(Record):
-    """A statistic over the runs of a group; `std` is unbiased, None for one value.
+    """A statistic over the runs in a group; `std` is unbiased, or None for a single value.
 
-    Each setting, layer or head that defines the groups has a further column.
+    Each setting, layer or head that defines the groups adds a column.
     """
 
     statistic: str
@@ -21,7 +21,7 @@ class GroupSummary(Record):
 
 
 class RunFailure(Record):
-    """A failed run: its number, the id of its sentence, its source, and the error."""
+    """A failed run: its number, its sentence's id, its source, and the error."""
 
     run: str
     id: str

@@ -28,9 +28,7 @@ def _notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _summary(report: Report, display: Display) -> ScreenParts:
-    """The most informative rows without constant group columns, a few failed runs, and the numbers left
-    out.
-    """
+    """Show the most informative rows without constant group columns, and some failed runs; count the rest."""
     result = report.result_of(StoreSummary)
     summary, failed = result.summary, result.failed or ()
     group_by: Sequence[str] = report.spec.get("group_by", ())
@@ -52,7 +50,7 @@ def _summary(report: Report, display: Display) -> ScreenParts:
                 f"Not shown: {counts}. See --statistic, --group-by, --top or -o summary.csv.", "note"
             )
 
-    # A second table takes its rows and four lines: a blank line, title, header and rule.
+    # A second table takes up its rows and four lines: a blank line, a title, a header and a rule.
     most = MOST_SUMMARY_ROWS - bool(failed) * (min(len(failed), MOST_FAILED) + 4)
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 
@@ -78,12 +76,12 @@ def _telling_rows(
 
 
 def _is_strong_head(row: GroupSummary) -> bool:
-    """True for a row about a head with all its keys, whose mean is not 0."""
+    """True for a row about a head that includes all its keys and whose mean is not 0."""
     return row.get("head") is not None and row.mean != 0 and f"{WITHOUT_FIRST}." not in row.statistic
 
 
 def _head_row(row: GroupSummary) -> Row:
-    """Return the row with its head as 24:4."""
+    """Return the row with its head written like 24:4."""
     numbers = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
     return {"statistic": row.statistic, "head": head_name(row), **numbers}
 

@@ -32,9 +32,9 @@ GroupKey = tuple[Any, ...]
 
 @dataclass
 class Total:
-    """Count, mean, deviation and extremes of the values of one statistic and group, added in parts.
+    """The count, mean, deviation and extremes of one statistic's values in one group, added in parts.
 
-    `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
+    `squares` is the sum of (x - mean)^2; parts are merged as in Chan, Golub and LeVeque (1979), eq. 2.1.
     """
 
     count: int = 0
@@ -44,7 +44,7 @@ class Total:
     max: float = -np.inf
 
     def add(self, values: np.ndarray) -> None:
-        """Add more values, all of them numbers."""
+        """Add more values, all of which must be numbers."""
         if not values.size:
             return
         total = float(values.sum())
@@ -60,12 +60,12 @@ class Total:
 
     @property
     def mean(self) -> float:
-        """The mean of at least one value."""
+        """The mean of the values, of which there must be at least one."""
         return self.sum / self.count
 
     @property
     def std(self) -> float | None:
-        """The unbiased standard deviation; None for one value."""
+        """The unbiased standard deviation, or None for a single value."""
         return sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
 
 
@@ -121,17 +121,17 @@ class Summary:
         return GroupSummary.table(statistic=[statistic for statistic, _, _ in summed], **(groups | numbers))
 
     def _needed(self) -> set[str] | None:
-        """Return the statistics to read; None for all."""
+        """Return the statistics to read, or None for all of them."""
         if not self.statistics:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
     def _column_group(self, column: StoredColumn) -> GroupKey:
-        """Return the statistic, and the layer and head if they define groups."""
+        """Return the statistic, with the layer and head if they define groups."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
     def _run_groups(self, runs: Runs) -> dict[GroupKey, Any]:
-        """Return the rows of each group, by the settings and run names that define groups."""
+        """Return the rows in each group, by the settings and run names that define groups."""
         if {*RUN_NAMES} & {*self.group_by}:
             cells = (
                 [None] * len(runs.run) if name in PLACES else self._run_values(name, runs)
@@ -151,7 +151,7 @@ class Summary:
         }
 
     def _run_values(self, name: str, runs: Runs | RunInfo) -> Any:
-        """Return a setting or a name of each run, or of one."""
+        """Return a setting or a name for each run, or for a single one."""
         if name in RUN_NAMES:
             return getattr(runs, name)
         if isinstance(runs, RunInfo):
@@ -160,14 +160,12 @@ class Summary:
         return [values[number] for number in runs.settings]
 
     def _setting(self, name: str, number: int) -> Any:
-        """Return a setting of the experiment with that number, a list as text."""
+        """Return a setting of the experiment with that number; a list is returned as text."""
         value = self.reader.settings[number].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _selected(self, runs: Runs) -> np.ndarray:
-        """Return True for each value that is a number and meets every condition with its run, layer and
-        head.
-        """
+        """Select each value that is a number and, with its run, layer and head, meets every condition."""
         selected: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:
@@ -181,7 +179,7 @@ class Summary:
         return selected
 
     def values_there(self) -> dict[str, list[Any]]:
-        """Return the stored values of each name in a condition in order, numbers before texts."""
+        """Return, for each name in a condition, its stored values in order, with numbers before strings."""
         there: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
         by_name = {condition.name: condition for condition in self.where}
         for runs in self.reader.done():
@@ -205,7 +203,7 @@ class Summary:
 
 
 def _place(condition: Condition, column: StoredColumn) -> int | str | None:
-    """Return the layer or head of a column; `5:11` if a condition gives a head of a model like this."""
+    """Return the layer or head of a column, as `5:11` if a condition names a model's head like this."""
     if condition.name == "layer":
         return column.layer
     is_model_head = column.layer is not None and column.head is not None
@@ -218,7 +216,7 @@ MOST_VALUES = 12
 
 
 def _listed_values(values: Sequence[Any]) -> str:
-    """List values as `1, 2 or 4`; of many numbers only the extremes, of many texts only the first."""
+    """List values as `1, 2 or 4`; of many numbers only the extremes, and of many strings only the first."""
     listed = [f"{value:.4g}" if isinstance(value, float) else _typed(value) for value in values]
     if len(listed) <= MOST_VALUES:
         return " or ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
@@ -228,7 +226,7 @@ def _listed_values(values: Sequence[Any]) -> str:
 
 
 def _typed(value: Any) -> str:
-    """Return a value as conditions spell it."""
+    """Return a value as it is spelled in conditions."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -240,7 +238,7 @@ def _in_order(value: Any) -> tuple[bool, tuple[float, ...], str]:
 
 
 def _grouped(groups: Iterable[GroupKey]) -> dict[GroupKey, list[int]]:
-    """Return the places of the items of each group."""
+    """Return the positions of the items in each group."""
     places: dict[GroupKey, list[int]] = {}
     for place, group in enumerate(groups):
         places.setdefault(group, []).append(place)
@@ -248,7 +246,7 @@ def _grouped(groups: Iterable[GroupKey]) -> dict[GroupKey, list[int]]:
 
 
 def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
-    """Return the heads where a statistic meets a condition; all of them for a statistic of the whole run."""
+    """Return the heads where a statistic meets a condition, or all heads for a statistic of the whole run."""
     holds = np.zeros(runs.values.shape, dtype=bool)
     places = [(column.layer, column.head) for column in runs.columns]
     for i, column in enumerate(runs.columns):
@@ -273,9 +271,9 @@ def results(
 ) -> Report:
     """Return the summary as a report. Raises UserError for unknown names, and for a store without runs.
 
-    With `sort`, one of GROUP_SUMMARY, the rows are sorted by it, the largest first unless `ascending`; only
-    the first `top` rows are returned. Unsorted groups by layer and head also make a grid of means; so do
-    groups by two settings if the view is `drawn`.
+    With `sort`, one of GROUP_SUMMARY, the rows are sorted by that column, the largest first unless
+    `ascending`; only the first `top` rows are returned. Unsorted groups by layer and head also form a grid of
+    means, and so do groups by two settings if the view is `drawn`.
     """
     if not reader.settings:
         raise UserError(f"{path}: holds no run yet: rerun the command that writes it")
@@ -328,9 +326,7 @@ def _failed(reader: Reader, summary: Summary) -> Records[RunFailure]:
 
 
 def _notes_on_runs(reader: Reader) -> list[str]:
-    """Return notes on the completed and failed runs, on the versions that computed them, and on runs left
-    out.
-    """
+    """Return notes on completed and failed runs, the versions that computed them, and runs left out."""
     counts = reader.counts()
     done = "1 run is" if counts["done"] == 1 else f"{counts['done']:,} runs are"
     versions = [
@@ -353,7 +349,7 @@ INDUCTION_NOTE = (
 
 
 def _reads_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
-    """True if a summary has induction scores of runs on texts without repeated random tokens."""
+    """True if a summary has induction scores from runs on texts without repeated random tokens."""
     has_induction = any("induction" in re.split("[._]", row.statistic) for row in rows)
     return has_induction and any(
         settings.get("probe", "repeated") != "repeated" for settings in reader.settings_in_use().values()
@@ -363,7 +359,7 @@ def _reads_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
 def _map(
     rows: Records[GroupSummary], statistic: str, group_by: Sequence[str]
 ) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
-    """Return the means by two settings, and the values of both in the order of the rows."""
+    """Return the means by two settings, and the values of both settings in the order of the rows."""
     first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
     means = np.full((len(first), len(second)), np.nan)
     for row in rows:
@@ -373,7 +369,7 @@ def _map(
 
 
 def _ordered(rows: Records[GroupSummary], sort: str | None, ascending: bool) -> Records[GroupSummary]:
-    """Return the rows sorted by one of their numbers; rows without it come last."""
+    """Return the rows sorted by one of their numbers; rows that lack it come last."""
     if sort is None:
         return rows
     numbers = rows.column(sort)
@@ -411,7 +407,7 @@ def tidy_columns(reader: Reader) -> dict[str, str]:
 
 
 def tidy_blocks(reader: Reader) -> Iterator[TidyBlock]:
-    """Yield the rows as columns of equal length; None for a missing value."""
+    """Yield the rows as columns of equal length, with None for a missing value."""
     names = tidy_columns(reader)
     for runs in reader.done():
         yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
@@ -424,8 +420,8 @@ REPEATED = ("seed",)
 def usual_groups(reader: Reader) -> list[str]:
     """Return the default groups: the experiments if there are several, the swept settings, and the heads.
 
-    A setting that follows from the others, as head_dim from num_heads, does not define groups. Runs without a
-    config file, such as recorded ones, count every setting.
+    A setting that follows from others, as head_dim follows from num_heads, does not define groups. For runs
+    without a config file, such as recorded runs, every setting counts.
     """
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(settings["experiment"] for settings in used))
@@ -442,7 +438,7 @@ def usual_groups(reader: Reader) -> list[str]:
 
 
 def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
-    """Return the groups with the layer before the head of a model: heads of two layers are not one group."""
+    """Return the groups with the layer before a model's head: heads of two layers are not one group."""
     layer, head = PLACES
     if layer in group_by or head not in group_by or not reader.has_layers():
         return [*group_by]

@@ -1,12 +1,12 @@
-"""Access control: requests need the link, must come from this machine and from a page of this server.
+"""Access control: requests need the link, and must come from this machine and from a page of this server.
 
 Other requests get 403, before anything else handles them and without a reason, except for the owner's link. A
 request is answered if all of these hold:
 
-- it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that an attacker's DNS
-  server resolves to 127.0.0.1 (DNS rebinding) is neither;
+- it comes from this machine, and its Host is 127.0.0.1, localhost or [::1], which excludes a name that an
+  attacker's DNS server resolves to 127.0.0.1 (DNS rebinding);
 - its address is one of the known ones, character for character;
-- it is the link with the token, or has the cookie that the link sets;
+- it is the link with the token, or it has the cookie that the link sets;
 - it does not come from another site: Origin, if sent, equals the Host, and Sec-Fetch-Site is same-origin
   or none;
 - a POST sends an Origin and JSON, is small, and arrives in time.
@@ -58,10 +58,10 @@ Headers = Mapping[bytes, bytes]
 
 @dataclass(frozen=True)
 class Secrets:
-    """The secrets of one server: the token in its link and cookie, and the folder of its addresses.
+    """A server's secrets: the token in its link and cookie, and the folder in its addresses.
 
-    A browser sends a cookie for 127.0.0.1 to every port there, and so to other people's servers too; but only
-    to addresses in this folder, whose name they do not know.
+    A browser sends a cookie for 127.0.0.1 to every port there, and so also to other people's servers, but
+    only to addresses in this folder, whose name those people do not know.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -81,7 +81,7 @@ Method = Literal["GET", "POST"]
 
 
 class Guard:
-    """Lets the owner's requests through; `addresses` are the pages in the folder, each with its method."""
+    """Lets the owner's requests through; `addresses` lists the pages in the folder, each with its method."""
 
     def __init__(self, app: ASGIApp, keys: Secrets, addresses: Mapping[str, Method]) -> None:
         self.app, self.keys = app, keys
@@ -119,7 +119,7 @@ class Guard:
         return scope.get("raw_path") == b"/" and self.admits({**scope, "headers": headers})
 
     def admits(self, scope: Scope) -> bool:
-        """True for a request of the owner, judged by its request line and headers."""
+        """True for a request from the owner, judged by its request line and headers."""
         headers = read_once(scope)
         if headers is None or (scope.get("client") or ("",))[0] not in LOOPBACK:
             return False
@@ -174,7 +174,7 @@ def has_no_body(headers: Headers) -> bool:
 
 
 def is_small_json(headers: Headers) -> bool:
-    """True for a POST that sends its origin and a small JSON text."""
+    """True for a POST that sends its origin and a small JSON body."""
     if {b"content-length", b"transfer-encoding"} <= headers.keys():
         return False  # ambiguous
     length = headers.get(b"content-length", b"0")
@@ -183,7 +183,7 @@ def is_small_json(headers: Headers) -> bool:
 
 
 async def whole_body(receive: Receive) -> bytes | None:
-    """Return the body of a request, or None if it is too large, too slow or incomplete."""
+    """Return the body of a request, or None if the body is too large, too slow or incomplete."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -203,7 +203,7 @@ async def whole_body(receive: Receive) -> bytes | None:
 
 
 async def refuse(send: Send, body: bytes = REFUSED) -> None:
-    """Send 403 with a line of text."""
+    """Send status 403 with a line of text."""
     length = str(len(body)).encode()
     about = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
     headers = [*HEADERS, NOTHING_LOADED, *about, (b"connection", b"close")]
@@ -212,7 +212,7 @@ async def refuse(send: Send, body: bytes = REFUSED) -> None:
 
 
 def with_headers(send: Send) -> Send:
-    """Add the headers of every response; a page has a content policy already."""
+    """Add the headers that every response has; a page already has a content policy."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The page of a server, and the lines that carry its reports."""
+"""The page of a server, and the lines that carry reports to it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -20,8 +20,8 @@ START_SCRIPT = "served.js"
 def served_page(model_info: Mapping[str, Any], questions: Iterable[str], display: Display) -> tuple[str, str]:
     """Return the page without a report, and its content security policy.
 
-    `model_info` has the model's name, its questions and the first text. The page has the blocks of the
-    results of all questions.
+    `model_info` has the model's name, its questions and the first text. The page contains the result blocks
+    of all questions.
     """
     kinds = dict.fromkeys(kind for name in questions for kind in experiment_kinds(name).values())
     blocks = [block for kind in kinds for block in blocks_of(kind)]
@@ -34,6 +34,6 @@ def served_page(model_info: Mapping[str, Any], questions: Iterable[str], display
 
 
 def report_line(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
-    """Return a report for the page's script as one line of JSON, with its title."""
+    """Return a report, with its title, as one line of JSON for the page's script."""
     report = readable(report)
     return page_json(report_data(report) | {"title": title(report, name=plain_text(name), without=without)})

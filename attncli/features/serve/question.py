@@ -1,4 +1,4 @@
-"""`attn serve`: an interactive page of a model on this machine, for the owner of its link."""
+"""`attn serve`: an interactive page about a model on this machine, for the owner of its link."""
 
 import os
 import sys
@@ -56,8 +56,9 @@ MOST_PORT = 65535
 
 
 def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
-    """Open the model, with its prediction head if it has one. Raises UserError for a model that reads no
-    text.
+    """Open the model, with its prediction head if it has one.
+
+    Raises UserError for a model that reads no text.
     """
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of
@@ -66,10 +67,10 @@ def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
     with progress_line() as progress:
         words = first_words([spec.model_source()])
         progress.begin(words)
-        if not sys.stderr.isatty():  # in a log, the server would print nothing while it reads the model
+        if not sys.stderr.isatty():  # in a log, nothing would be printed while the model is read
             print(f"{words}: the link follows", file=sys.stderr, flush=True)
         page_of(spec)
-        quiet_transformers()  # its messages would mix with the server's
+        quiet_transformers()  # the model's messages would mix with the server's
         pretrained = model_of(spec, progress, with_head=True)
     pretrained.check_reads_text()
     from attncli.features.serve.served_model import ServedModel
@@ -120,16 +121,14 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
             server.run(sockets=[listening])
         except (KeyboardInterrupt, SystemExit) as ended:
             listening.close()
-            if model.end():  # Python would wait for the running computation
+            if model.end():  # otherwise Python would wait for the running computation
                 leave(ended)
             raise
     return DONE
 
 
 def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> None:
-    """Print the link on standard output, and how to use it here and from another machine on standard
-    error.
-    """
+    """Print the link to standard output; print how to use it, here and from elsewhere, to standard error."""
     print(secrets.link(port), flush=True)
     shipped = ", which ships with attn (use --model for another)" if is_shipped else ""
     about = (
@@ -147,13 +146,13 @@ def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> 
 
 
 def wrapped_lines(text: str) -> list[str]:
-    """Wrap a text to the width of the terminal, at most 80 characters."""
+    """Wrap a text to the width of the terminal, up to 80 characters."""
     width = min(80, get_terminal_size().columns)
     return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def leave(ended: BaseException) -> NoReturn:
-    """End the process at once, with the exit code of the signal."""
+    """End the process immediately, with the exit code of the signal."""
     code = ended.code if isinstance(ended, SystemExit) and isinstance(ended.code, int) else INTERRUPTED
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -161,7 +160,7 @@ def leave(ended: BaseException) -> NoReturn:
 
 
 def command(name: str, summary: str) -> Command:
-    """Return the command, with the survey's flags that choose a model and a first text."""
+    """Return the command, with those flags of the survey that choose a model and a first text."""
     settings = [each for each in setting_options(HeadsSpec) if each.name in (*MODEL_KEYS, *TEXT_KEYS)]
     settings = [replace(each, everyday=MODEL) if each.name == "model" else each for each in settings]
     parameters: list[Parameter] = [TEXT, *settings, PORT, CONFIG, DEBUG]

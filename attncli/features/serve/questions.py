@@ -1,4 +1,4 @@
-"""Questions of the page to the model, and the queue in which they wait."""
+"""The page's questions to the model, and the queue in which they wait."""
 
 import json
 import re
@@ -25,7 +25,7 @@ MOST_WAITING = 64
 
 
 class NoQuestion(ValueError):
-    """The page sent an invalid question."""
+    """Raised if the page sent an invalid question."""
 
 
 Names = Annotated[tuple[str, ...], Field(max_length=MOST_NAMES)]
@@ -35,9 +35,9 @@ Names = Annotated[tuple[str, ...], Field(max_length=MOST_NAMES)]
 class Question:
     """The contents of a request, which cannot name a file or a model.
 
-    `tab` distinguishes the pages of one browser. `heads` are taken out, `token` is the token id for `why`,
-    `steps` counts the tokens to write. `keys` are tokens of the text, named as on the page: the result is the
-    weight of each head on them, from `queries` or from all tokens.
+    `tab` distinguishes the pages of one browser. `heads` are ablated, `token` is the token id for `why`, and
+    `steps` is the number of tokens to write. `keys` are tokens of the text, named as on the page; the result
+    is each head's weight on them, from `queries` or from all tokens.
     """
 
     ask: AskedFor
@@ -53,7 +53,7 @@ class Question:
 
     @classmethod
     def read(cls, body: bytes) -> "Question":
-        """Parse the question in the JSON of a request. Raises NoQuestion for anything else."""
+        """Parse the question in a request's JSON. Raises NoQuestion for anything else."""
         try:
             question = QUESTIONS.validate_json(body)
         except ValueError:
@@ -66,8 +66,9 @@ QUESTIONS = TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid"))(Que
 
 @dataclass(eq=False)
 class Waiting:
-    """A question in the queue; any thread may call `put` with the lines of its answer, and at the end with
-    None.
+    """A question in the queue.
+
+    Any thread may call `put` with the lines of its answer and, at the end, with None.
     """
 
     question: Question
@@ -77,10 +78,10 @@ class Waiting:
     """True once the page knows that the question waits for another page."""
 
     def replaces(self, older: "Waiting") -> bool:
-        """True if this question makes an older one obsolete: the same question of a tab, or another text in
-        it.
+        """True if this question makes an older one obsolete: the same question in a tab, or a new text there.
 
-        Next tokens do not count: the page itself asks for them after each question of a user.
+        Questions about next tokens do not count, because the page asks them itself after each user's
+        question.
         """
         ours, theirs = self.question, older.question
         has_other_text = ours.text != theirs.text and ours.ask != "next"
@@ -96,9 +97,9 @@ WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})
 
 
 class OneModel:
-    """Asks the one model, one question at a time, in a separate thread.
+    """Asks a single model one question at a time, in a separate thread.
 
-    The thread is a daemon: the process does not wait for it to finish.
+    The thread is a daemon, so the process does not wait for it to finish.
     """
 
     def __init__(self, answer: Answering) -> None:
@@ -115,7 +116,7 @@ class OneModel:
         return self._running is not None
 
     def ask(self, question: Question, put: Callable[[str | None], None]) -> Waiting:
-        """Queue a question in place of the ones it replaces; stop a running one that it replaces."""
+        """Queue a question in place of those that it replaces; stop a running question that it replaces."""
         waiting = Waiting(question, put)
         with self._changed:
             older = [each for each in self._line if waiting.replaces(each)]
@@ -141,13 +142,13 @@ class OneModel:
         return waiting
 
     def withdraw(self, waiting: Waiting) -> None:
-        """Remove the question of a closed page from the queue, or stop its answer."""
+        """Remove a closed page's question from the queue, or stop its answer."""
         waiting.stopped.set()
         with self._changed:
             self._line = [each for each in self._line if each is not waiting]
 
     def stop(self, tab: str) -> None:
-        """Stop the generation or ablation of a tab; what is already written is shown."""
+        """Stop a tab's generation or ablation; the part already written is shown."""
 
         def is_stopped(waiting: Waiting | None) -> bool:
             return waiting is not None and waiting.question.tab == tab and waiting.question.ask in STOPPED
@@ -162,7 +163,10 @@ class OneModel:
             each.put(None)
 
     def end(self) -> bool:
-        """Stop asking the model; return True if it is still computing, which cannot be stopped."""
+        """Stop asking the model.
+
+        Return True if it is still computing, because a computation cannot be stopped.
+        """
         with self._changed:
             self._has_ended = True
             return self.is_busy
@@ -179,7 +183,7 @@ class OneModel:
                 waiting.put(BEGINS)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)
-            except BaseException as error:  # even a tokenizer's panic: the server continues
+            except BaseException as error:  # even if a tokenizer panics, the server continues
                 line = f"internal error: {type(error).__name__} (please report it)"
                 print(f"serve: {waiting.question.ask}: {line}", file=sys.stderr)
                 waiting.put(json.dumps({"error": line}))

@@ -1,4 +1,4 @@
-"""The model behind `attn serve`, which answers questions as the commands do."""
+"""The model behind `attn serve`, which answers questions in the same way as the commands."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -50,9 +50,9 @@ NO_NEXT = "This model does not generate text: the page shows heads and their abl
 
 
 class Heard:
-    """Receives progress of the model and sends its text to the page; when stopped, it acts like Ctrl-C.
+    """Receives the model's progress and sends its text to the page; when stopped, it acts like Ctrl-C.
 
-    With `says_share` it sends the progress, too.
+    With `says_share`, it also sends the progress.
     """
 
     def __init__(self, stopped: Event, put: Callable[[str], None], *, says_share: bool) -> None:
@@ -73,7 +73,7 @@ class Heard:
         self._go_on()
 
     def if_long(self, ways_out: str, /) -> None:
-        """Ignore the hint: the user waits."""
+        """Ignore the hint, because the user is waiting anyway."""
 
     def write(self, text: str, /) -> None:
         self.put(json.dumps({"written": plain_lines(text)}))
@@ -81,10 +81,10 @@ class Heard:
             self._go_on()
 
     def begin(self, text: str, /) -> None:
-        """Ignore the line: the page counts the seconds."""
+        """Ignore the line, because the page counts the seconds."""
 
     def tell(self, line: str, /) -> None:
-        """Ignore the line: nobody reads it here."""
+        """Ignore the line, because nobody reads it here."""
 
     def begin_layer(self, number: int, count: int, /) -> None:
         self._go_on()
@@ -97,7 +97,7 @@ def plain_lines(text: str) -> str:
 
 @contextmanager
 def page_setting_names() -> Iterator[None]:
-    """Name settings in errors as the page does; name the others as flags of attn serve."""
+    """Name settings in errors as the page does; name other settings as flags of attn serve."""
     try:
         yield
     except UserError as error:
@@ -116,7 +116,7 @@ class ServedModel:
         self.given = {key: each for key, each in given.items() if key != "allow_download"}
         if (
             "model" in self.given
-        ):  # a Spec needs an existing folder: the shipped model always exists, and the model is already open
+        ):  # A Spec needs an existing folder: the shipped model always exists, and the model is already open.
             self.given |= {"model": Given(HeadsSpec.default_model, "--model", True)}
         self.pretrained = pretrained
         self.known = ProbabilityCache()
@@ -137,7 +137,7 @@ class ServedModel:
         return [*asks, "why"]
 
     def about(self) -> dict[str, Any]:
-        """Return information on the model for the page, with a remark on missing questions."""
+        """Return information about the model for the page, with a remark on questions it cannot answer."""
         has_decoder = self.pretrained.has_decoder
         remark = "" if self.pretrained.predicts == "next" else NO_NEXT
         if "next" in self.asks and "why" not in self.asks:
@@ -150,9 +150,7 @@ class ServedModel:
         }
 
     def answer(self, question: Question, stopped: Event, put: Callable[[str], None]) -> None:
-        """Send the lines that answer a question: generated text, an announcement and a report, or an
-        error.
-        """
+        """Send the lines that answer a question: generated text, an announcement and report, or an error."""
         try:
             for line in self._lines(question, stopped, put):
                 put(line)
@@ -194,7 +192,7 @@ class ServedModel:
         yield report_line(report, name=title, without=without)
 
     def _settings(self, question: Question) -> dict[str, Any]:
-        """Return the settings of a question's command, without the model."""
+        """Return the settings for a question's command, except the model."""
         settings: dict[str, Any] = {"sentence": question.text or None}
         if question.ask == "ablate":
             settings |= {"heads": [*question.heads] or None, "jointly": len(question.heads) > 1}
@@ -206,7 +204,7 @@ class ServedModel:
         return {key: value for key, value in settings.items() if value is not None}
 
     def _spec(self, question: Question) -> ModelSpec:
-        """Return the validated settings of a question's command."""
+        """Return the validated settings for a question's command."""
         settings = {
             key: Given(value, NAMES.get(key, key), True) for key, value in self._settings(question).items()
         }
@@ -221,11 +219,11 @@ class ServedModel:
         return read_text(pretrained, question.text, key="sentence", truncate=truncate)
 
     def _report(self, question: Question, pretrained: Pretrained, heard: Heard) -> Report:
-        """Run the question's command, with the chosen heads taken out."""
+        """Run the question's command, with the chosen heads ablated."""
         spec = self._spec(question)
         if question.ask == "ablate":
             return run_loaded(spec, pretrained, None, heard)
-        if question.ask == "heads":  # takes heads out by a setting
+        if question.ask == "heads":  # ablates heads through a setting
             if "next" not in self.asks or not question.text:
                 return run_loaded(spec, pretrained, None, heard)
             with self.known.filled_by_run(pretrained, self._reading(question, pretrained), question.heads):
@@ -234,9 +232,7 @@ class ServedModel:
             return run_loaded(spec, pretrained, None, heard)
 
     def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str, str]:
-        """Explain a next token, the chosen or the most likely one; return the report, its name and its
-        title.
-        """
+        """Explain the chosen or the most likely next token; return the report, its name and its title."""
         spec, reading = self._spec(question), self._reading(question, pretrained)
         probabilities = self.known.get(pretrained, reading, question.heads)
         token = int(probabilities.argmax()) if question.token is None else question.token
@@ -250,7 +246,7 @@ class ServedModel:
         return report, plain_text(f"why {token_name}"), f"Why {token_name} ({share}) comes next"
 
     def _next(self, question: Question, pretrained: Pretrained) -> list[dict[str, Any]]:
-        """Return the next tokens for the page, with the ids for `why`."""
+        """Return the next tokens for the page, with their ids for `why`."""
         reading = self._reading(question, pretrained)
         tokens = expected_next(
             pretrained, reading, heads=question.heads, top=NUM_NEXT, cache=self.known

@@ -1,4 +1,4 @@
-"""The server, on 127.0.0.1 only: a page and the answers to its questions. No request reads a file."""
+"""The server, on 127.0.0.1 only: a page, and the answers to its questions. No request reads a file."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ class ServedPage:
 
 
 def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
-    """Return the application: the link sets the cookie, and the page then asks questions."""
+    """Return the application: the link sets the cookie, and then the page asks questions."""
 
     async def enter(request: Request) -> Response:
         return RedirectResponse(keys.folder, status_code=303, headers={"set-cookie": keys.cookie_header()})
@@ -82,7 +82,7 @@ def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
 
 
 async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[bytes]:
-    """Yield the lines of an answer as they arrive; a closed connection withdraws the question."""
+    """Yield the lines of an answer as they arrive; if the connection closes, the question is withdrawn."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -101,7 +101,7 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
 class TimedConnection(H11Protocol):
     """A connection that closes unless a request arrives within a few seconds.
 
-    uvicorn itself only closes connections that stay idle after a request.
+    uvicorn itself closes only connections that stay idle after a request.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -114,9 +114,7 @@ class TimedConnection(H11Protocol):
 
 
 class EndedServer(Server):
-    """A uvicorn server that a signal ends; signals that are ignored, as in a shell's background, stay
-    ignored.
-    """
+    """A uvicorn server that a signal ends; ignored signals, as in a shell's background, stay ignored."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(tell_unless_full)
@@ -133,14 +131,14 @@ class EndedServer(Server):
 
 
 def tell_unless_full(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report errors of the loop, except running out of files: the loop retries that after a second."""
+    """Report errors of the event loop, except running out of files, which the loop retries after a second."""
     error = context.get("exception")
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         loop.default_exception_handler(context)
 
 
 def bound_socket(port: int) -> socket.socket:
-    """Bind a port of this machine; 0 chooses a free one. Raises UserError if the port is not available."""
+    """Bind a port on this machine; 0 chooses a free one. Raises UserError if the port is not available."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -154,9 +152,9 @@ def bound_socket(port: int) -> socket.socket:
 
 
 def make_server(guarded: Guard) -> EndedServer:
-    """Return the server, which a signal ends without waiting for unfinished answers."""
+    """Return the server; when a signal ends it, it does not wait for unfinished answers."""
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # its lines would contain the token
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # its log would contain the token
     config = Config(
         guarded,
         http=TimedConnection,
