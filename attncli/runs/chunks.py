@@ -37,7 +37,7 @@ class Run(NamedTuple):
     place: int
 
     def texts(self) -> tuple[str | None, str | None]:
-        """The sentence and context that the run reads, each None if the run does not read it."""
+        """Return the sentence and context that the run reads, each None if the run does not read it."""
         sentence, context = (getattr(self.item.spec, key, None) for key in TEXT_KEYS)
         if (prompt := self.job.prompt) is not None:
             sentence, context = prompt.text, prompt.context or context

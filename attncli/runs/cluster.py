@@ -90,8 +90,9 @@ def _quiet() -> Iterator[None]:
 
 
 def check_scheduler(scheduler: str) -> None:
-    """Raise UserError if distributed is missing or the address is invalid, and RunError if the scheduler does
-    not answer.
+    """Raise UserError if distributed is missing or the address is invalid.
+
+    Raises RunError if the scheduler does not answer.
     """
     distributed = _distributed()
     with _quiet(), _connecting(scheduler):

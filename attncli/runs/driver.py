@@ -388,8 +388,9 @@ class Driver:
         return self.fail_fast and bool(self.failed or self.broken)
 
     def run(self, executor: Executor) -> None:
-        """Compute every run that is not done; with fail_fast, until one fails or does not meet an
-        expectation.
+        """Compute every run that is not done.
+
+        With fail_fast, stop when a run fails or does not meet an expectation.
         """
         self._show_progress()
         results = executor(self._chunks(), run_chunk)

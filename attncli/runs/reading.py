@@ -104,14 +104,14 @@ def _stored_object(text: Any) -> dict[str, Any] | None:
 
 
 def _is_setting(value: Any) -> bool:
-    """True for values that tables can hold: a number of at most 64 bits, a string, or a list of these."""
+    """Return True for values that tables can hold: a number of up to 64 bits, a string, or a list of these."""
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def _is_text(value: Any) -> bool:
-    """True for a string or NULL."""
+    """Return True for a string or NULL."""
     return value is None or isinstance(value, str)
 
 
@@ -193,7 +193,7 @@ class Reader:
         return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def has_layers(self) -> bool:
-        """True if a selected run has statistics per head of a model."""
+        """Return True if a selected run has statistics per head of a model."""
         shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
         query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
         (has_layers,) = self._connection.execute(query).fetchone()
@@ -266,7 +266,7 @@ class Reader:
                 yield Runs(shape.columns, run_numbers, ids, plans, settings, values)
 
     def has_steps(self) -> bool:
-        """True if the runs are steps of a training run."""
+        """Return True if the runs are steps of a training run."""
         query = f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})"
         (has_steps,) = self._connection.execute(query).fetchone()
         return bool(has_steps)

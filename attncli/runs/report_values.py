@@ -666,10 +666,10 @@ class Expectations:
         return lines
 
     def unmet(self, known: Collection[str] = (), others: str = "") -> list[str]:
-        """Return a line for each condition whose statistic no run had: a condition that checks nothing must
-        fail.
+        """Return a line for each condition whose statistic no run had.
 
-        `known` are names to suggest instead, and `others` is a hint about where to find more.
+        A condition that checks nothing must fail. `known` are names to suggest instead, and `others` is a
+        hint about where to find more.
         """
         names = {column.statistic for columns in self._places for column in columns}
         instead = f"; known: {listed(known)}{others}" if known else ""

@@ -245,7 +245,7 @@ MOST_PLACES = 4096  # of layers or heads: a survey is turned into a grid of them
 
 
 def is_plain_name(name: str) -> bool:
-    """True for a name of reasonable length without characters that move or hide anything."""
+    """Return True for a name of reasonable length without characters that move or hide anything."""
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 

@@ -379,7 +379,7 @@ MOST_CELLS = 2**18
 
 
 def is_number(value: object, most: int = MOST_NUMBER) -> bool:
-    """True for a whole number within the range that stores use."""
+    """Return True for a whole number within the range that stores use."""
     return type(value) is int and 0 <= value <= most
 
 

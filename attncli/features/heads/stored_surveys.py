@@ -40,7 +40,7 @@ def _head_choices(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_survey(experiment: str) -> bool:
-    """True for an experiment whose result is a survey of heads."""
+    """Return True for an experiment whose result is a survey of heads."""
     kind = KINDS.get(experiment)
     return kind is not None and issubclass(kind, HeadSurvey)
 

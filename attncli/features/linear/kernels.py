@@ -32,8 +32,9 @@ def _floats(**tensors: Tensor) -> dict[str, Tensor]:
 
 
 def _delta_rule(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
-    """Gated delta nets (Yang et al. 2024, 2412.06464) and Kimi delta attention (2510.26692), whose decay has
-    channels; for a whole text, or for one more token.
+    """Gated delta nets (Yang et al. 2024, 2412.06464) and Kimi delta attention (2510.26692).
+
+    The decay of Kimi delta attention has channels. The input is a whole text, or one more token.
     """
     is_normed = arguments["use_qk_l2norm_in_kernel"]
     inputs = _floats(query=arguments["query"], key=arguments["key"], g=arguments["g"], beta=arguments["beta"])

@@ -16,7 +16,7 @@ class CallPositions:
         self._queries_there: dict[str, tuple[int, Bool[Tensor, "text query"]]] = {}
 
     def positions(self, call: HeardCall, layer: LayerOrWeights) -> RealPositions:
-        """The positions of each text that are not padding.
+        """Return the positions of each text that are not padding.
 
         In cross-attention the queries are those of the self-attention in the same layer.
         """

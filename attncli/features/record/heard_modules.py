@@ -42,7 +42,7 @@ class HeardModule:
     """The number of training steps before the first and the last measured call."""
 
     def totals(self) -> HeadTotals:
-        """The totals over all texts."""
+        """Return the totals over all texts."""
         rest = HeadTotals() if self.earlier.rest is None else _copied(self.earlier.rest)
         totals = replace(_copied(self.earlier), rest=rest)
         assert self.last is not None

@@ -291,7 +291,7 @@ class RecordedRuns:
                 self._end_run(run.recorder)
 
     def recorders(self) -> list[Recorder]:
-        """The recorders of the open runs."""
+        """Return the recorders of the open runs."""
         with self._lock:
             return [run.recorder for run in self.opened.values()]
 

@@ -25,5 +25,5 @@ class RecordSpec(Spec):
     image: str | None = None
 
     def unused_keys(self) -> frozenset[str]:
-        """The seed and the device, because the program chooses them."""
+        """Return the seed and the device, because the program chooses them."""
         return frozenset({"seed", "device"})

@@ -42,7 +42,7 @@ class WrittenRun(NamedTuple):
     values: np.ndarray
 
     def name(self, number: int) -> str:
-        """The name of the run in a store, with the rank of its process if there is one: `rank1:12`."""
+        """Return the name of the run in a store, with the rank of its process if there is one: `rank1:12`."""
         rank = self.process.rpartition(".")[2]
         return f"rank{rank}:{number}" if rank else str(number)
 

@@ -76,7 +76,7 @@ def _telling_rows(
 
 
 def _is_strong_head(row: GroupSummary) -> bool:
-    """True for a row about a head that includes all its keys and whose mean is not 0."""
+    """Return True for a row about a head that includes all its keys and whose mean is not 0."""
     return row.get("head") is not None and row.mean != 0 and f"{WITHOUT_FIRST}." not in row.statistic
 
 

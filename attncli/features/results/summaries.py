@@ -194,7 +194,7 @@ class Summary:
         return {name: sorted(values, key=_in_order) for name, values in there.items() if values}
 
     def keeps(self, failed: FailedRun) -> bool:
-        """True if a failed run meets the conditions, which must all be on settings."""
+        """Return True if a failed run meets the conditions, which must all be on settings."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
             and condition.holds(self._run_values(condition.name, failed.run))
@@ -349,7 +349,7 @@ INDUCTION_NOTE = (
 
 
 def _reads_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
-    """True if a summary has induction scores from runs on texts without repeated random tokens."""
+    """Return True if a summary has induction scores from runs on texts without repeated random tokens."""
     has_induction = any("induction" in re.split("[._]", row.statistic) for row in rows)
     return has_induction and any(
         settings.get("probe", "repeated") != "repeated" for settings in reader.settings_in_use().values()

@@ -112,14 +112,14 @@ class Guard:
         await self.app(scope, replayed, with_headers(send))
 
     def _is_followed_link(self, scope: Scope) -> bool:
-        """True for the owner's link if another page opened it, such as a terminal in a browser."""
+        """Return True for the owner's link if another page opened it, such as a terminal in a browser."""
         if (read_once(scope) or {}).get(b"sec-fetch-dest") != b"document":
             return False
         headers = [(name, value) for name, value in scope["headers"] if name != b"sec-fetch-site"]
         return scope.get("raw_path") == b"/" and self.admits({**scope, "headers": headers})
 
     def admits(self, scope: Scope) -> bool:
-        """True for a request from the owner, judged by its request line and headers."""
+        """Return True for a request from the owner, judged by its request line and headers."""
         headers = read_once(scope)
         if headers is None or (scope.get("client") or ("",))[0] not in LOOPBACK:
             return False
@@ -144,7 +144,7 @@ class Guard:
         return compare_digest(query, f"token={self.keys.token}".encode())
 
     def _has_cookie(self, headers: Headers) -> bool:
-        """True if the request has the cookie exactly once."""
+        """Return True if the request has the cookie exactly once."""
         pairs = [pair.strip().partition(b"=") for pair in headers.get(b"cookie", b"").split(b";")]
         values = [value for name, _, value in pairs if name == self.keys.cookie.encode()]
         return len(values) == 1 and compare_digest(values[0], self.keys.token.encode())
@@ -169,12 +169,12 @@ def read_once(scope: Scope) -> dict[bytes, bytes] | None:
 
 
 def has_no_body(headers: Headers) -> bool:
-    """True if no body follows the headers."""
+    """Return True if no body follows the headers."""
     return headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
 
 
 def is_small_json(headers: Headers) -> bool:
-    """True for a POST that sends its origin and a small JSON body."""
+    """Return True for a POST that sends its origin and a small JSON body."""
     if {b"content-length", b"transfer-encoding"} <= headers.keys():
         return False  # ambiguous
     length = headers.get(b"content-length", b"0")

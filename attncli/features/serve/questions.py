@@ -78,7 +78,7 @@ class Waiting:
     """True once the page knows that the question waits for another page."""
 
     def replaces(self, older: "Waiting") -> bool:
-        """True if this question makes an older one obsolete: the same question in a tab, or a new text there.
+        """Return True if this question makes an older one obsolete: the tab repeats it or has a new text.
 
         Questions about next tokens do not count, because the page asks them itself after each user's
         question.

@@ -106,10 +106,10 @@ class HeadInTraining(Result):
     head: Records[StepOfHead] = group()
 
     def pattern_names(self) -> list[str]:
-        """The columns with the head's pattern: one, or one per stack."""
+        """Return the columns with the head's pattern: one, or one per stack."""
         return [name for name in self.head.cells if name.partition(" ")[0] == "pattern"]
 
     def number_names(self) -> list[str]:
-        """The columns with the head's statistics and the loss."""
+        """Return the columns with the head's statistics and the loss."""
         patterns = self.pattern_names()
         return [name for name in self.head.cells if name not in ("step", *patterns)]

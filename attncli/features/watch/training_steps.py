@@ -230,7 +230,7 @@ class StoredSteps:
         return Path(name).name if "model" in self.settings else name
 
     def losses(self) -> list[float | None] | None:
-        """The loss of each step, or None if it is unknown; or None if no step has a loss."""
+        """Return the loss of each step, or None if it is unknown; or None if no step has a loss."""
         losses = [single.get(LOSS.statistic) for single in self.single]
         return None if losses.count(None) == len(losses) else losses
 

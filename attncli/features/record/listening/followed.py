@@ -135,12 +135,12 @@ class Scores:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
-        """The scores after mixing, when they are no longer a product."""
+        """Return the scores after mixing, when they are no longer a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
 
     def swapped(self) -> "Scores":
-        """The scores with left and right swapped."""
+        """Return the scores with left and right swapped."""
         return replace(
             self,
             left=self.right,
@@ -157,12 +157,12 @@ class Scores:
         return first - self.features or first
 
     def has_several_queries(self) -> bool:
-        """True if several axes may be the queries, and no projection shows which of them are heads."""
+        """Return True if several axes may be the queries, and no projection shows which of them are heads."""
         sizes = sizes_in(self.left.axes)
         return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
 
     def with_keys_on(self, axis: int) -> "Scores | None":
-        """The scores with the tensor whose tokens are on `axis` as the right one, or None if neither is."""
+        """Return the scores with the tensor whose tokens are on `axis` as the right one, or None."""
         parts = self.axes[axis]
         label = parts[0].label if parts else None
         is_joined = label is not None and label not in self.labels and label not in self.features
@@ -214,16 +214,16 @@ class HeardSoftmax:
         self.scores, self.product = self.result, None
 
     def has_scores(self) -> bool:
-        """True if the scores have not been overwritten since the softmax."""
+        """Return True if the scores have not been overwritten since the softmax."""
         return write_count(self.scores.tensor) == self.scores_version
 
     def is_overwritten(self) -> bool:
-        """True if the result was overwritten without being noticed, or together with its scores."""
+        """Return True if the result was overwritten without being noticed, or together with its scores."""
         is_written = write_count(self.result.tensor) != self.version
         return is_written or (self.is_changed and not self.has_scores())
 
     def weights(self) -> Labelled:
-        """The result of the softmax."""
+        """Return the result of the softmax."""
         if self.is_changed:
             scores, axes = self.scores
             return Labelled(scores.softmax(dim=self.key_axis, dtype=self.result.tensor.dtype), axes)
@@ -260,13 +260,13 @@ class Weights:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
-        """The weights after mixing, when they are no longer the result of a softmax."""
+        """Return the weights after mixing, when they are no longer the result of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
 
     def over_another_axis(self) -> "Weights":
-        """The weights, unreadable because their softmax was not over the axis that the product sums."""
+        """Return the weights as unreadable, because their softmax was not over the summed axis."""
         line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
         return replace(self, unread=self.unread or line)
 

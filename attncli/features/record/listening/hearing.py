@@ -130,7 +130,7 @@ class Hearing:
         self._threads.hint = hint
 
     def follower(self) -> Follower:
-        """The follower of this thread's tensors."""
+        """Return the follower of this thread's tensors."""
         follower: Follower | None = getattr(self._threads, "follower", None)
         if follower is None:
             follower = self._threads.follower = Follower(self._heard_by_hand, self._unclear)

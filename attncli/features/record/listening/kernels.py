@@ -77,8 +77,9 @@ KernelReader = Callable[..., FusedCall]
 
 
 def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *, causal: bool) -> Visibility:
-    """Return the visibility of a window (keys before and after, -1 for all), with the last query at the last
-    key.
+    """Return the visibility of a window, with the last query at the last key.
+
+    The window is the number of keys before and after; -1 means all.
     """
     left, right = window[0], 0 if causal else window[1]
     shift = num_keys - num_queries

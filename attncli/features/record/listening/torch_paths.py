@@ -163,7 +163,7 @@ class Uncompiled:
         return telling
 
     def may_begin(self) -> bool:
-        """True if torch's compiler has been imported."""
+        """Return True if torch's compiler has been imported."""
         compiler = sys.modules.get("torch._dynamo")
         return compiler is not None and not getattr(compiler.__spec__, "_initializing", False)
 
