@@ -29,7 +29,7 @@ DONE, FAILED = "done", "failed"
 
 
 class Run(NamedTuple):
-    """One experiment of a job, with its key and its place in the plan."""
+    """One experiment in a job, with its key and its place in the plan."""
 
     job: Job
     item: Item

@@ -63,7 +63,7 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Damaged(sqlite3.DatabaseError):
-    """The store has contents that attn did not write."""
+    """Raised if the store has contents that attn did not write."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -184,7 +184,7 @@ def advice_on(error: sqlite3.Error) -> str:
 
 @contextmanager
 def signals_seen(connection: Connection) -> Iterator[None]:
-    """Raise the exception of the signal that ended a query, not SQLite's error."""
+    """Raise the exception of the signal that ended a query instead of SQLite's error."""
     try:
         yield
     except sqlite3.Error:

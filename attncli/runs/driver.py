@@ -41,14 +41,14 @@ off.
 
 @dataclass(frozen=True)
 class Died:
-    """The reason why a chunk of one run has no result, with a traceback if the work raised an error."""
+    """The reason why a one-run chunk has no result, with a traceback if the work raised an error."""
 
     reason: str
     traceback: str = ""
 
     @classmethod
     def of(cls, error: BaseException) -> "Died":
-        """Return the type and message of an error, as `ValueError: ...`, with its traceback."""
+        """Return an error's type and message, as `ValueError: ...`, with its traceback."""
         if is_about_memory(error):
             return cls(out_of_memory(error), "".join(format_exception(error)))
         message = "; ".join(str(error).splitlines())

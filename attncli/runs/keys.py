@@ -96,7 +96,7 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
 
 
 class RunKeys:
-    """The keys of the runs of jobs; an experiment's settings are hashed once for all its sentences."""
+    """The keys of the runs in jobs; an experiment's settings are hashed once for all its sentences."""
 
     def __init__(self, plan: "Plan", on_read: Callable[[Path], None] = lambda path: None) -> None:
         """Raise UserError if a file of an experiment cannot be read, or can be read only once.

@@ -255,7 +255,7 @@ def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
 
 
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
-    """Raise UserError if an experiment reads a file of texts itself."""
+    """Raise UserError if an experiment itself reads a file of texts."""
     items: list[Item] = []
     with suppress(UserError):  # a missing sentence is no error here, because --file provides it
         items = plan_files(paths, overrides)
@@ -265,7 +265,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """Return the check of a prompt for all experiments: it needs a token, and only fields that are read."""
+    """Return a check that a prompt has a token, and only fields that the experiments read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     optional = ("context", "answer")
     is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in optional}

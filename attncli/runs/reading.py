@@ -104,7 +104,7 @@ def _stored_object(text: Any) -> dict[str, Any] | None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Return True for values that tables can hold: a number of up to 64 bits, a string, or a list of these."""
+    """Return True for values that tables can hold: numbers of up to 64 bits, strings, and lists of these."""
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)

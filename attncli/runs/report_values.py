@@ -133,7 +133,7 @@ def _value_table(report: Report, num_texts: int | None, rows: bool) -> ValueTabl
 
 
 def _side_by_side(leaves: "Iterable[Leaf]", num_texts: int) -> ValueTable:
-    """Return the columns and values of leaves side by side, with NaN for infinite numbers."""
+    """Return the leaves' columns and values side by side, with NaN for infinite numbers."""
     shapes, values = [], [np.empty((num_texts, 0))]
     for shape, numbers in leaves:
         shapes.append(shape)
@@ -266,7 +266,7 @@ def _row_counts_without_first(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyN
 def _stacks_from_rows(
     rows: Records[RowsOfStack], patterns: Records[HeadsOfPattern] | None = None
 ) -> list[Stack]:
-    """Return the row counts of each stack from the tables of a report."""
+    """Return each stack's row counts from the tables of a report."""
     stacks = []
     for row in rows:
         names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL, *EVEN_COLUMNS.values())]
@@ -324,7 +324,7 @@ def _reported_heads(
 
 
 def _table_leaf(heads: Table) -> Leaf:
-    """Return the values of a table of heads outside of surveys."""
+    """Return the values of a head table outside surveys."""
     shape: list[Any] = []
     numbers: list[Any] = []
     stored = (

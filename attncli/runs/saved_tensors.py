@@ -115,7 +115,7 @@ class SavedMask(Mask):
 
 @checked(frozen=True, config=EXACT)
 class SavedTensor(NamedTensor):
-    """A tensor in JSON: lists, with null for a missing number; or an array from a file."""
+    """A tensor in JSON: either lists, with null for a missing number, or an array from a file."""
 
     axes: Axes
     values: Any

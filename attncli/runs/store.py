@@ -330,7 +330,7 @@ class Store:
         return self._shapes[columns]
 
     def add_statistics(self, columns: StoredColumns) -> None:
-        """Add the columns of a shape to the tables of numbers."""
+        """Add the columns of a shape to the number tables."""
         for part in table_parts(columns):
             if part.table not in self._statistics:
                 self._statistics[part.table] = {*part.table.statistics(self._connection)}

@@ -83,14 +83,14 @@ def row_tensors(
 
 
 class RowSummaries(NamedTuple):
-    """Quantiles and extremes of the statistics of very many rows."""
+    """The quantiles and extremes of row statistics, for very many rows."""
 
     quantiles: Records[RowQuantiles] | None = None
     extremes: Records[ExtremeRow] | None = None
 
 
 def row_summaries(rows: Tensors | None, num_queries: int) -> RowSummaries:
-    """Summarize the statistics of rows, if there are too many rows to read."""
+    """Summarize the row statistics if there are too many rows to read."""
     if rows is None or num_queries <= MAX_ROWS_WHOLE:
         return RowSummaries()
     summarised = {name: rows[name] for name in rows if name not in RANKED}
@@ -111,7 +111,7 @@ def _quantiles(rows: Mapping[str, NamedTensor]) -> Records[RowQuantiles]:
 
 
 def _extremes(rows: Mapping[str, NamedTensor]) -> Records[ExtremeRow]:
-    """Return the queries, over all batches and heads, with the lowest and highest value of each statistic."""
+    """Return the queries with the lowest and highest value of each statistic, over all batches and heads."""
     extremes: list[dict[str, str | int | float]] = []
     for name, tensor in rows.items():
         flat = torch.from_numpy(tensor.values).flatten()

@@ -392,7 +392,7 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
-    """Return the maps of all heads, and the whole weights of the requested heads."""
+    """Return the maps of all heads, and the complete weights of the requested heads."""
     axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
     every = {
         name: NamedTensor(("layer", "head", *axes), kept, maps.mask(*kept.shape[-2:]))

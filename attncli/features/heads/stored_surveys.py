@@ -35,7 +35,7 @@ HEAD_CHOICES = ("top", "pattern", "statistic")
 
 
 def _head_choices(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings in use that leave out heads of a survey."""
+    """Return the settings in use that leave heads out of a survey."""
     return [key for key in HEAD_CHOICES if settings.get(key) is not None]
 
 

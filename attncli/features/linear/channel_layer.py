@@ -144,7 +144,7 @@ class _SingleHead:
         return max(1, MOST_ENTRIES // self.decay.numel())
 
     def _fill_triangle(self, weights: Tensor, part: slice, first: int) -> None:
-        """Fill in the weights of queries on each other, by matrix products between halves."""
+        """Fill in the weights of queries on each other, using matrix products between halves."""
         size = part.stop - part.start
         rows = slice(part.start - first, part.stop - first)
         if size <= LEAF:

@@ -32,7 +32,7 @@ def _floats(**tensors: Tensor) -> dict[str, Tensor]:
 
 
 def _delta_rule(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
-    """Gated delta nets (Yang et al. 2024, 2412.06464) and Kimi delta attention (2510.26692).
+    """Read gated delta nets (Yang et al. 2024, 2412.06464) and Kimi delta attention (2510.26692).
 
     The decay of Kimi delta attention has channels. The input is a whole text, or one more token.
     """
@@ -75,7 +75,7 @@ KIMI_CHUNK = 64
 
 
 def _mamba2(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
-    """Mamba-2 (Dao & Gu 2024, 2405.21060); the skip connection D x is on the diagonal."""
+    """Read Mamba-2 (Dao & Gu 2024, 2405.21060); the skip connection D x is on the diagonal."""
     values = arguments["hidden_states"].float()
     num_heads = values.shape[2]
     inputs = _floats(dt=arguments["dt"], B=arguments["B"], C=arguments["C"])
@@ -111,7 +111,7 @@ def _mamba2(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
 
 
 def _mamba2_step(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
-    """Mamba-2 for one token; the kernel overwrites its state argument."""
+    """Read Mamba-2 for one token; the kernel overwrites its state argument."""
     values = arguments["hidden_states"].float().unsqueeze(1)
     inputs = _floats(
         dt=arguments["dt"][:, :, 0].unsqueeze(1), B=arguments["B"].unsqueeze(1), C=arguments["C"].unsqueeze(1)
@@ -147,7 +147,7 @@ def _mamba2_step(kernel: Callable[..., Any], arguments: Arguments) -> LinearLaye
 
 
 def _mamba(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLayer:
-    """Mamba (Gu & Dao 2023, 2312.00752), as one head with all channels."""
+    """Read Mamba (Gu & Dao 2023, 2312.00752) as one head with all channels."""
     return _channels(
         arguments,
         arguments["dt"],
@@ -159,7 +159,7 @@ def _mamba(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLayer:
 
 
 def _mamba_step(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLayer:
-    """Mamba for one token."""
+    """Read Mamba for one token."""
     dt, write, read = (arguments[name].unsqueeze(-1) for name in ("dt", "B", "C"))
     return _channels(arguments, dt, write, read, arguments["dt_bias"], arguments["dt_softplus"])
 
@@ -193,7 +193,7 @@ def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
 def lightning_kernel(
     inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
 ) -> tuple[ValueChannels, State]:
-    """o_i = sum_j q_i k_j exp(-s (i - j)) v_j (Qin et al. 2024, 2401.04658; MiniMax, 2501.08313)."""
+    """Compute o_i = sum_j q_i k_j exp(-s (i - j)) v_j (Qin et al. 2024, 2401.04658; MiniMax, 2501.08313)."""
     query, key, values = (part.transpose(1, 2) for part in (inputs["query"], inputs["key"], values))
     places = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)
     slope = fixed["slope"].view(-1, 1, 1)
@@ -209,7 +209,7 @@ def lightning_kernel(
 
 
 def _lightning(module: Any, hidden_states: Tensor, attention_mask: Tensor | None) -> LinearLayer:
-    """Return lightning attention from the parameters of a module."""
+    """Compute lightning attention from the parameters of a module."""
     mixed = module.act_fn(module.qkv_proj(hidden_states))
     if attention_mask is not None:
         mixed = mixed * attention_mask[:, :, None]

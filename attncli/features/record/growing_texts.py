@@ -1,4 +1,4 @@
-"""Joins the steps of a generation with a cache into one text: new queries follow the earlier keys."""
+"""Joins the steps of a cached generation into one text, in which new queries follow the earlier keys."""
 
 from dataclasses import replace
 from itertools import accumulate

@@ -308,7 +308,7 @@ def _entries(
 
 @dataclass(frozen=True)
 class _SelectedRule:
-    """The visibility of selected queries and keys per text."""
+    """The visibility for the queries and keys that were selected in each text."""
 
     visibility: Visibility
     texts: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The settings of `attn record` in reports and stores."""
+"""The settings of `attn record`, as reports and stores keep them."""
 
 from typing import ClassVar, Literal
 

@@ -377,7 +377,7 @@ def _ordered(rows: Records[GroupSummary], sort: str | None, ascending: bool) -> 
 
 
 def _grids(rows: Records[GroupSummary]) -> dict[str, NamedTensor]:
-    """Return the means of each statistic as a grid of layers and heads."""
+    """Return each statistic's means as a grid of layers and heads."""
     places: dict[str, list[int]] = {}
     for place, statistic in enumerate(rows.cells["statistic"]):
         places.setdefault(statistic, []).append(place)

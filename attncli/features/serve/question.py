@@ -85,7 +85,7 @@ def check_packages() -> None:
 
 
 def serve(text: str | None, config: str | None, port: int | None, sentence: str | None, **flags: Any) -> int:
-    """Serve the page until Ctrl-C."""
+    """Serve the page until Ctrl-C is pressed."""
     check_packages()
     if text is not None:
         if sentence is not None:

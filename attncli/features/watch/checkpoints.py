@@ -245,7 +245,7 @@ class CheckpointSurveys:
                 raise StoreMismatch(f"-o {self.store.path}: has {contents}: use another name, or --fresh")
 
     def _check_heads(self, columns: StoredColumns) -> None:
-        """Raise UserError for a checkpoint of another model."""
+        """Raise UserError for a checkpoint of a different model."""
         heads = _head_places(columns)
         if self.heads is not None and heads != self.heads:
             raise UserError("layers and heads differ from earlier steps: it is another model")

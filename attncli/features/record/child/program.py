@@ -34,7 +34,7 @@ SETTINGS = "settings.json"
 
 
 def listen(folder: str) -> None:
-    """Record until the process ends, and then write its report."""
+    """Record until the process ends, then write its report."""
     settings = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
     listening = ProcessOfRuns if settings["into_store"] else ProcessOfReport
     process = listening(settings, Path(folder))

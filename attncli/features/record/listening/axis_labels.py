@@ -16,7 +16,7 @@ LABELS: Iterator[int] = count()
 
 
 class AxisPart(NamedTuple):
-    """A part of an axis: `size` positions of the label, at intervals of `step`."""
+    """Part of an axis: `size` positions of the label, at intervals of `step`."""
 
     label: int
     step: int

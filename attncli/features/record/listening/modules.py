@@ -40,12 +40,12 @@ class ByModule(Generic[Held]):
         self._entries: dict[int, tuple[ref[nn.Module], Held]] = {}
 
     def get(self, module: nn.Module) -> Held | None:
-        """Return the value of a module, or None."""
+        """Return a module's value, or None if it has none."""
         entry = self._entries.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
     def set(self, module: nn.Module, value: Held) -> None:
-        """Set the value of a module."""
+        """Set a module's value."""
         number, entries = id(module), self._entries
 
         def forget(gone: ref[nn.Module]) -> None:

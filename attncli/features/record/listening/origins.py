@@ -31,7 +31,7 @@ class Origins:
         self._memory.clear()
 
     def find(self, value: object) -> Followed | None:
-        """Return the facts about a tensor, or None."""
+        """Return the facts about a tensor, or None if there are none."""
         entry = self._followed.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 

@@ -95,7 +95,7 @@ def multiply(follower: Follower, call: TorchCall) -> None:
 
 
 def add_product(follower: Follower, call: TorchCall) -> None:
-    """Follow beta input + alpha left right."""
+    """Follow the sum beta input + alpha left right."""
     left, right = call.get(1, "batch1"), call.get(2, "batch2")
     if not (isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(call.result, Tensor)):
         return
@@ -138,13 +138,13 @@ def einsum(follower: Follower, call: TorchCall) -> None:
 
 
 def say_unfollowed(follower: Follower, call: TorchCall) -> None:
-    """Report weights used in a product that is not followed."""
+    """Report that weights are used in a product that is not followed."""
     if any(isinstance(follower.find(tensor), Weights) for tensor in call.tensors()):
         follower.unclear(CONTRACTED.format(getattr(call.function, "__name__", "")))
 
 
 def measure(follower: Follower, call: TorchCall) -> None:
-    """Follow distances, which are scores but not products."""
+    """Follow distances, which are scores although they are not products."""
     left, right = call.get(0, "x1"), call.get(1, "x2")
     if isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(call.result, Tensor):
         product = matrix_product(left, right, call.result)

@@ -225,7 +225,7 @@ class UnseenModes:
                 torch.overrides.has_torch_function = self._before
 
     def _has_torch_function(self, args: Iterable[Any]) -> bool:
-        """torch's `has_torch_function` without the hidden modes."""
+        """Return what torch's `has_torch_function` would without the hidden modes."""
         modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if not modes or not all(getattr(mode, "is_unseen", False) for mode in modes):
             return bool(self._before(args))
