@@ -107,7 +107,7 @@ class PromptFile(FileList):
 def plan_files(
     paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
 ) -> list[Item]:
-    """Return the experiments of all files in order. Raises UserError with every error of every file.
+    """Return the experiments of all files in order. Raises UserError with every error in every file.
 
     `overrides` replace settings in the files, and so do `texts` if an experiment reads them.
     """

@@ -272,7 +272,7 @@ class Reader:
         return bool(has_steps)
 
     def steps(self) -> Iterator[StepOnText]:
-        """Yield the steps of a training run in order, each on each of its texts."""
+        """Yield the steps of a training run in order, once for each of their texts."""
         query = (
             "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape "
             f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"

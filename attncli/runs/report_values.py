@@ -368,7 +368,7 @@ def survey_values(
 ) -> ValueTable:
     """Return the values of the surveys of some texts, which equal the values of their reports.
 
-    `rest` has the statistics without the first key, `linear` the heads of layers without a softmax.
+    `rest` has the statistics without the first key, and `linear` has the heads of layers without a softmax.
     """
     return _side_by_side(survey_leaves(heads, rest, texts, linear), len(texts))
 

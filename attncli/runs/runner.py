@@ -684,10 +684,11 @@ def run_jobs(
     stopped: Callable[[], bool] = lambda: False,
     num_together: int = 1,
 ) -> Iterator[tuple[Item, Report]]:
-    """Yield each experiment of a plan with its report, in the order of the plan; failures as in `run_items`.
+    """Yield each experiment of a plan with its report, in the order of the plan.
 
-    Out of `num_together` jobs at a time, the jobs of one experiment are computed together, and only their
-    reports are in memory. Nothing more is yielded once `stopped` returns true.
+    Failures are handled as in `run_items`. Out of `num_together` jobs at a time, the jobs of one experiment
+    are computed together, and only their reports are in memory. Nothing more is yielded once `stopped`
+    returns true.
     """
     jobs = iter(jobs)
     while window := list(islice(jobs, num_together)):

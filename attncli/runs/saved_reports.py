@@ -85,7 +85,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, parse_constant=_refu
 
 
 def documents(text: str, name: str) -> Iterator[Any]:
-    """Yield each JSON value of a text: one, or several separated by spaces or line breaks (JSON Lines)."""
+    """Yield each JSON value in a text: one, or several separated by spaces or line breaks (JSON Lines)."""
     end = _skip_blanks(text, 0)
     if end == len(text):
         raise UserError(f"{name}: is empty: it holds no report")
@@ -377,7 +377,7 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
 class SavedReport:
     """A report as saved in JSON; `statistic_axes` has the axes of the statistics that are tensors.
 
-    Fields without a default are required.
+    Fields that have no default are required.
     """
 
     spec: Mapping[str, Any]

@@ -424,7 +424,7 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
     """Open a store, creating it if necessary, for one process at a time; a new store without runs is removed.
 
     Raises UserError for anything but an attn store and for a store with other contents, which is left
-    unchanged; RunError if another process is writing it; WriteError if it cannot be written.
+    unchanged; RunError if another process is writing to it; and WriteError if it cannot be written.
     """
     if path.exists():
         check_header(path, any_version=fresh)

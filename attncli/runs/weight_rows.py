@@ -64,9 +64,9 @@ class RowTensors(NamedTuple):
 def row_tensors(
     computed: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> RowTensors:
-    """Return the statistics of each row and key; a sink and the logsumexp also give outside_mass.
+    """Return the statistics of each row and key, including outside_mass if there are a sink and a logsumexp.
 
-    They are float64, the type with which a saved report is read back.
+    They are float64, the type in which a saved report is read back.
     """
     rows = dict(computed.rows)
     if computed.logsumexp is not None:

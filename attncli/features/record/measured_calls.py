@@ -227,7 +227,7 @@ class CallMeasurer:
         )
 
     def _wanted(self, part: TextsTogether, num_tokens: int, kind: str) -> Wanted:
-        """Return the values to compute for a call, cached by its shape."""
+        """Return the values to compute for a call, cached by the call's shape."""
         num_texts, _, num_queries, num_keys = part.source.shape
         device = part.source.like.device
         is_named = self.grid is not None or self.has_names(num_tokens)

@@ -165,7 +165,7 @@ class Summary:
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _selected(self, runs: Runs) -> np.ndarray:
-        """Select each value that is a number and, with its run, layer and head, meets every condition."""
+        """Return a mask of the numbers that meet every condition with their run, layer and head."""
         selected: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:

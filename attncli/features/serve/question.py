@@ -58,7 +58,7 @@ MOST_PORT = 65535
 def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
     """Open the model, with its prediction head if it has one.
 
-    Raises UserError for a model that reads no text.
+    Raises UserError for a model that does not read text.
     """
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of

@@ -57,7 +57,7 @@ def run_place(model: str) -> str:
 
 
 def find_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
-    """Return the checkpoints that match patterns, in order of step: model folders, or revisions of a hub id.
+    """Return the checkpoints that match the patterns, by step: model folders, or revisions of a hub id.
 
     Raises UserError for a name without a number, for two checkpoints with the same step, and for a hub id
     that is not in the hub cache if downloads are not allowed.
@@ -130,7 +130,7 @@ def logged_loss(folder: Path | None, step: int) -> float | None:
 
 
 class StoreMismatch(UserError):
-    """A store has different contents, so the steps of these checkpoints cannot be added."""
+    """Raised if a store has other contents, so that the steps of these checkpoints cannot be added."""
 
 
 def _head_places(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
@@ -141,7 +141,7 @@ class CheckpointSurveys:
     """Surveys each checkpoint of a run once, and stores the survey.
 
     `model_spec` returns the settings for a model. `on_begin` is called with a description of the next step,
-    `on_error` with the reason why a checkpoint was skipped.
+    and `on_error` with the reason why a checkpoint was skipped.
     """
 
     def __init__(

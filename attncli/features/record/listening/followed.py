@@ -337,7 +337,7 @@ def _features_after(
 
 
 def merged_projections(parts: Sequence[Projected]) -> Projected:
-    """Return the facts about a tensor that was made from several projections."""
+    """Return the facts about a tensor made from several projections."""
     if all(part is parts[0] for part in parts):
         return parts[0]
     sources, parents = (

@@ -169,7 +169,7 @@ class RunningModules:
         stack.pop()
 
     def drop_ended(self) -> None:
-        """Drop modules that a BaseException ended."""
+        """Drop modules whose calls a BaseException ended."""
         stack = self.stack
         while stack and stack[-1].has_ended():
             self._pop()

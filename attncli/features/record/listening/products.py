@@ -303,7 +303,7 @@ def letter_labels(follower: Follower, product: Product) -> dict[str, list[tuple[
 
 
 def _information(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
-    """Return a sort key that finds the better-known axis: its size is not 1, then its number of features."""
+    """Return a sort key for how well an axis is known: if its size is not 1, then its number of features."""
     return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
 
 

@@ -133,7 +133,7 @@ class Uncompiled:
         self._has_hooks: Any = None
 
     def watch(self, tell: Callable[[bool], None]) -> None:
-        """Call a function whenever code is compiled, with True if the program itself compiles the code."""
+        """Call a function whenever code is compiled; it gets True if the program itself compiles the code."""
         with self._lock:
             if not self._watching:
                 self._compile = torch.compile
