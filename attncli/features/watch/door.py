@@ -68,15 +68,15 @@ class Watch:
     tensor, a tuple of arguments or a dict of keyword arguments. A single row of integers is taken as its
     tokens. All attention that `attncli.record` detects is measured.
 
-    Every `every` steps all statistics of a survey are measured for each head (`heads`) and written to the
-    `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model is
-    unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights, buffers,
-    modes, hooks and random generators do not change. Only the first of several processes measures.
+    Every `every` steps, all statistics of a survey are measured for each head (`heads`) and written to the
+    `store`, which `attn watch` shows while it grows; without a store, only the last step is kept. The model
+    is unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights,
+    buffers, modes, hooks and random generators do not change. Only the first of several processes measures.
 
-    `expect` are conditions on the statistics of every head, or on the loss: "max_score < 100". A condition
-    that does not hold causes a warning or, with on_fail="raise", a UserError, which ends the training.
-    Nothing else ends the training: failed measurements and writes cause one warning each, and steps that
-    cannot be stored stay in memory (`unwritten`) until they can be.
+    `expect` has conditions on the statistics of every head or on the loss, such as "max_score < 100". A
+    condition that does not hold causes a warning or, with on_fail="raise", a UserError, which ends the
+    training. Nothing else ends the training: failed measurements and writes cause one warning each, and steps
+    that cannot be stored stay in memory (`unwritten`) until they can be.
 
     A store that already has steps needs `resume`; the next step then replaces all stored steps from that step
     on. Raises UserError at once for a model that cannot be measured, and RunError if another process writes

@@ -208,7 +208,7 @@ def _head_report(
 def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> list[str]:
     """Return one line per condition and step that does not hold, or per condition on an unknown name.
 
-    Names that are not numbers of a step, such as `pattern`, are columns of the tables of the reports.
+    Names that are not numbers of a step, such as `pattern`, are columns of the reports' tables.
     """
     from attncli.features.watch.training_steps import STEP_COLUMNS, broken_expectations, steps_in
 

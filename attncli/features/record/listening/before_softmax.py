@@ -93,7 +93,7 @@ def _name(function: object) -> str:
 def softmax_axis(facts: Scores, shifted: ShiftedScores, exponentials: Tensor) -> int | None:
     """Return the token axis along which the exponentials of shifted scores sum to 1, or None.
 
-    Along it they are the softmax of the scores before the shift by logsumexp.
+    Along this axis, the exponentials are the softmax of the scores before the shift by logsumexp.
     """
     for axis in range(-1, -exponentials.ndim - 1, -1):
         is_row = -axis > len(shifted.axes) or not shifted.axes[axis]

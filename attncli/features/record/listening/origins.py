@@ -100,7 +100,7 @@ class Origins:
     def feature_ratio(self, tensor: Tensor) -> int | None:
         """Return the width of a tensor's projection (text, token, dim) divided by the tensor's width.
 
-        Returns None unless the first axis has texts without heads.
+        Returns None unless the first axis has texts but no heads.
         """
         facts = self.find(tensor)
         if tensor.ndim != 3 or not isinstance(facts, Projected) or facts.made is None or not tensor.numel():
