@@ -162,7 +162,7 @@ class Scores:
         return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
 
     def with_keys_on(self, axis: int) -> "Scores | None":
-        """Return the scores with the tensor whose tokens are on `axis` as the right one, or None."""
+        """Return the scores with the tensor that has tokens on `axis` as the right one, or None."""
         parts = self.axes[axis]
         label = parts[0].label if parts else None
         is_joined = label is not None and label not in self.labels and label not in self.features
