@@ -146,7 +146,7 @@ FeatureSpans = tuple[tuple[int, int], ...]
 
 
 def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
-    """Return the position of each axis in a part of a tensor, or None if the part is not a view."""
+    """Return each axis's position in part of a tensor (None: removed), or None if the part is not a view."""
     if call.function in INDEXING:
         index = call.get(1)
         for part in index if isinstance(index, tuple) else (index,):
