@@ -41,17 +41,18 @@ def ablate(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
-    """The effect of removing each head, or each of `heads`, on what a model predicts of one or more texts.
+    """Measure how removing each head, or each of `heads`, changes what a model predicts on one or more texts.
 
-    Heads are named as 5:11, or linear:5:11 for a head without a softmax if layers have both kinds. The model
-    predicts every token from the tokens before it; an encoder predicts tokens masked at random from the
-    `seed`; with an `answer`, a text or a token id, it predicts only that token, whose logit is compared with
-    that of `against`. `method` is what replaces a head's output: zero, mean, sink or swap (see `Removal`).
-    `jointly` also removes all of the heads at once; `approximate` ranks every head by one backward pass. With
-    swap, the output comes from the `other` prompt, one for each text: at all tokens, at the position `token`,
-    or at each token separately. It reaches all later heads, or only the head `into`. The results in `back`
-    are for the opposite direction. Raises UserError for heads that the model does not have and for a request
-    that it cannot meet, and MemoryError if memory runs out.
+    Heads are named as 5:11, or as linear:5:11 for a head without a softmax if the model has both kinds of
+    layers. The model predicts every token from the tokens before it; an encoder predicts tokens masked at
+    random using the `seed`; with an `answer` (a string or a token id), it predicts only that token, whose
+    logit is compared with that of `against`. `method` is what replaces a head's output: zero, mean, sink or
+    swap (see `Removal`). `jointly` also removes all of the heads at once; `approximate` ranks every head with
+    a single backward pass. With swap, the output comes from the `other` prompt (one for each text), either at
+    all tokens, at the position `token`, or at each token separately. The swapped output reaches all later
+    heads, or only the head `into`. The results in `back` are for the opposite direction. Raises UserError for
+    heads that the model does not have and for a request that it cannot meet, and MemoryError if memory runs
+    out.
     """
     from attncli.features.ablate.effects import ablated
 

@@ -1,4 +1,4 @@
-"""Removes every head in turn, on every text, and compares what the model predicts."""
+"""Remove every head in turn, on every text, and compare the model's predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -54,11 +54,11 @@ EffectNumbers = dict[str, float]
 
 
 class Baseline:
-    """The output with all heads, with which each output without some of them is compared.
+    """The output with all heads, which is compared with each output that lacks some of them.
 
-    The numbers are the loss, in nats per token, and for an answer its probability and its logit minus that of
-    the token it is compared with. Their effects are differences: without the heads, minus with them. kl is
-    sum p ln(p / q) of the predictions with all heads (p) and without (q). output_change, for a model that
+    The numbers are the loss in nats per token and, for an answer, its probability and its logit minus the
+    logit of the token it is compared with. The effects are differences: without the heads minus with them. kl
+    is sum p ln(p / q) of the predictions with all heads (p) and without (q). output_change, for a model that
     predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a picture, is 1 - cos(y', y) of [CLS].
     """
 
@@ -84,9 +84,9 @@ class Baseline:
     def effects(
         self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """The effects in each output, and the position where the loss rose, or the output changed, most.
+        """The effects in each output, and the position where the loss rose or the output changed most.
 
-        The outputs are compared one after the other, so that memory holds one copy of the predictions.
+        The outputs are compared one after the other, so that only one copy of the predictions is in memory.
         """
         return [self._effects(output) for output in outputs]
 
@@ -109,15 +109,15 @@ class Baseline:
 
 
 def _largest(changes: Float[Tensor, " place"]) -> int | None:
-    """The place of the largest change; None if several places changed by no more than rounding."""
+    """The position of the largest change, or None if none of several changes exceeds rounding error."""
     most = int(changes.argmax())
     return most if len(changes) == 1 or changes[most] > AGREES else None
 
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
-    """|d loss / d gate| of each head on one text, by call, for a gate of 1 that multiplies the head's output.
+    """|d loss / d gate| of each head on one text, by call; a gate of 1 multiplies the head's output.
 
-    Michel et al. 2019 (1905.10650), equation 2. Layers without a softmax follow those of attention.
+    Michel et al. 2019 (1905.10650), equation 2. Layers without a softmax come after the attention layers.
     """
     gates: list[Tensor] = []
 
@@ -146,7 +146,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
 
 
 def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
-    """Raise UserError if the backward pass needs more memory than there is."""
+    """Raise UserError if the backward pass needs more memory than is available."""
     config = pretrained.model.config.get_text_config()
     num_tokens, layers = max(reading.counts), pretrained.num_layers
     scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * SAVED_PER_SCORE
@@ -157,14 +157,14 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
 
 
 class Looks(NamedTuple):
-    """The keys that heads look at, by head number, from the tokens where their removal costs most."""
+    """The keys that each head, by number, looks at from the tokens where removing it costs most."""
 
     rows: Records[LookedAtKey]
     query_positions: Mapping[int, int | None]
     tokens: Sequence[str]
 
     def cells(self, number: int) -> dict[str, object]:
-        """The cells of a head; for a head without a softmax, only its query."""
+        """The table cells of a head; for a head without a softmax, only its query."""
         if not self.rows:
             return {}
         if number < len(self.rows):
@@ -243,7 +243,7 @@ class Ablation:
     def _surveyed(
         self, reading: Predicted, *, is_back: bool = False
     ) -> tuple[Survey, RemovalRuns, dict[int, Tensor]]:
-        """The survey of a text, its run with all heads, and with swap the output of its heads by call."""
+        """The survey of a text, its run with all heads and, with swap, the outputs of its heads by call."""
         options = WHERE_IT_LOOKS if len(self.readings) == 1 and not is_back else NOTHING_MORE
         head_outputs: dict[int, Tensor] = {}
         with ExitStack() as hooks:
@@ -303,14 +303,14 @@ class Ablation:
         return effects
 
     def _look(self, survey: Survey, query_positions: Sequence[int | None]) -> None:
-        """Record the keys that each head looks at from the token where its removal costs most."""
+        """Record the keys that each head looks at from the token where removing it costs most."""
         if survey.options.first_keys and not self.each_token:
             by_head = dict(zip(self.chosen, query_positions[: len(self.chosen)], strict=True))
             rows = looked_at(survey, 0, [by_head.get(head) for head in range(self.heads.num_softmax)])
             self.looks = Looks(rows, by_head, self.readings[0].text.tokens)
 
     def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
-        """Swap the heads of a prompt with those of the other prompt, then the other way round."""
+        """Swap in the heads of the other prompt, then measure the opposite direction."""
         survey, run, head_outputs = self._surveyed(reading)
         _, other_run, other_outputs = self._surveyed(other, is_back=True)
         runs, outputs_by_call, texts = (run, other_run), (head_outputs, other_outputs), (reading, other)
@@ -350,7 +350,7 @@ class Ablation:
             self.removed.append([place._replace(token=reading.token) for place in alone])
 
     def _choose(self, heads: HeadsOfModel) -> None:
-        """Set the heads to remove: each chosen head in a run and, with `jointly`, all of them in one more."""
+        """Set the heads to remove: one chosen head per run and, with `jointly`, all of them in a last run."""
         self.patterns = [[] for _ in heads.heads]
         self.chosen = heads.chosen(self.head_names, self.method, self._mean_gradients())
         if self.into is not None:
@@ -364,11 +364,11 @@ class Ablation:
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
     def _mean_gradients(self) -> Tensor | None:
-        """The mean of |d loss / d gate| over the texts, per head; None without `approximate`."""
+        """The mean of |d loss / d gate| over the texts for each head, or None without `approximate`."""
         return torch.stack(self.gradients).mean(dim=0) if self.gradients else None
 
     def _exact(self) -> list[EffectNumbers]:
-        """The mean effects of each chosen head over the texts."""
+        """The mean effects of removing each chosen head, averaged over the texts."""
         return _over_texts([text_effects[: len(self.chosen)] for text_effects in self.effects])
 
     def swapped_rows(
@@ -406,7 +406,7 @@ class Ablation:
 
     @property
     def baseline(self) -> EffectNumbers:
-        """The mean numbers over the texts with all heads."""
+        """The numbers with all heads, averaged over the texts."""
         return _over_texts([[numbers] for numbers in self.baselines])[0]
 
     def together(self) -> tuple[EffectNumbers, Approximation | None]:
@@ -422,7 +422,7 @@ class Ablation:
 
 
 def _with_share_restored(effects: EffectNumbers, here: EffectNumbers, there: EffectNumbers) -> EffectNumbers:
-    """Add `restored`, the share of the way from a prompt's logit difference to that of the other prompt."""
+    """Add `restored`, the share of the gap between the prompts' logit differences that the swap closes."""
     if "logit_difference" not in here:
         return effects
     way = there["logit_difference"] - here["logit_difference"]
@@ -442,13 +442,13 @@ def ablated(
     into: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
-    """The effect of removing each of the named heads, as 5:11, or each head of the model, on some texts.
+    """Measure the effect of removing each named head, such as 5:11, or every head, on some texts.
 
     `method` is what replaces a head's output (see `Removal`). `jointly` also removes all of the heads at
-    once. `approximate` ranks every head by one backward pass and measures some of them. With swap, each
-    reading has an `other` reading; with `each_token` each token is swapped separately; only the later head
-    `into`, as 18:6, reads the change, along the direct path. Raises UserError for heads that the model does
-    not have and for a request that it cannot meet, and MemoryError if memory runs out.
+    once. `approximate` ranks every head with a single backward pass and measures some of them. With swap,
+    each reading has an `other` reading; with `each_token` each token is swapped separately; with `into`, only
+    that later head, such as 18:6, reads the change, along the direct path. Raises UserError for heads that
+    the model does not have and for a request that it cannot meet, and MemoryError if memory runs out.
     """
     if approximate and method != "zero":
         raise UserError(f"approximate: needs method zero, since a gate goes from 1 to 0 (got {method})")
@@ -488,7 +488,7 @@ def ablated(
 
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:
-    """The place of each head, in the order of a survey's rows."""
+    """Yield the place of each head, in the order of the survey's rows."""
     for call, layer in enumerate(survey.layers.layers):
         assert layer.computed.sums is not None
         for head in range(layer.computed.sums.shape[1]):
@@ -496,7 +496,7 @@ def _places(survey: Survey) -> Iterator[HeadPlace]:
 
 
 def _over_texts(text_effects: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
-    """The mean effects of each head over the texts and, for several texts, their 95 % intervals."""
+    """The mean effects of each head over the texts, with 95 % intervals if there are several texts."""
     names = list(text_effects[0][0])
     if not names:
         return [{} for _ in text_effects[0]]

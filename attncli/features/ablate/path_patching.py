@@ -1,4 +1,4 @@
-"""Path patching: heads swapped with another prompt, along their direct path to one later head.
+"""Path patching: replace head outputs with those from another prompt, only along the direct path to one head.
 
 Wang et al. 2022 (2211.00593); Goldowsky-Dill et al. 2023 (2304.05969).
 """
@@ -17,7 +17,7 @@ from attncli.models.removal_runs import RemovalRuns
 class DirectPaths:
     """The direct paths from the heads of a prompt to one later head, `reader`.
 
-    Everything between stays as it was; the norm before the reader is computed anew.
+    Everything in between keeps its original output; the norm before the reader is recomputed.
     """
 
     def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, reader: HeadPlace) -> None:
@@ -30,7 +30,7 @@ class DirectPaths:
         self.writes, self.other_writes = (dict(text.parts_before(block)) for text in (stream, other))
 
     def outputs(self, swapped: Sequence[Removed]) -> Tensor:
-        """The model's outputs with each of these sets of heads swapped, at one token or at all."""
+        """The model's outputs with each of these sets of heads swapped, at one token or at all tokens."""
         streams = self.read.repeat(len(swapped), 1, 1)
         for text, heads in enumerate(swapped):
             for place in heads:
@@ -45,6 +45,6 @@ class DirectPaths:
 def direct_paths(
     pretrained: Pretrained, readings: Sequence[Reading], runs: Sequence[RemovalRuns], reader: HeadPlace
 ) -> list[DirectPaths]:
-    """The paths of a prompt with the heads of the other one, then the other way round."""
+    """The direct paths for swapping in the other prompt's heads, then for the opposite direction."""
     streams = [Stream(pretrained, reading) for reading in readings]
     return [DirectPaths(runs[i], streams[i], streams[1 - i], reader) for i in (0, 1)]

@@ -157,12 +157,12 @@ class AblateSpec(EncodedTextSpec):
 
     @property
     def selected_heads(self) -> list[str]:
-        """The heads in `heads`; an empty list for all."""
+        """The heads named in `heads`, or an empty list for all heads."""
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
     @property
     def is_grid_only(self) -> bool:
-        """True for a file whose tokens lie on a grid, such as a picture, without a text."""
+        """True for a file whose tokens lie on a grid, such as a picture, if there is no text with it."""
         return self.reads_grid and self.sentence is None and self.file is None
 
     def result_kind(self) -> str:
@@ -177,7 +177,7 @@ class AblateSpec(EncodedTextSpec):
         measured |= {"probability"} if has_answer else set()
         measured |= {"logit_difference"} if has_against else set()
         measured |= {"restored"} if self.method == "swap" and has_against else set()
-        # Only the opened model shows if it predicts tokens.
+        # Whether a model predicts tokens is known only once it is open.
         measured |= {"output_change"} if self.model and not self.answer else set()
         measured |= {"approximate"} if self.approximate else set()
         if self.is_grid_only:
@@ -231,7 +231,7 @@ GRID_NOTE = (
 def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
-    """The reading and the tokens to predict. Raises UserError if the text does not fit."""
+    """Return the reading and the tokens to predict. Raises UserError if the text does not fit."""
     from attncli.models.openers import OPENERS, FileInput
     from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
@@ -262,7 +262,7 @@ def _pair(
     *,
     token: str | None = None,
 ) -> "Predicted":
-    """A prompt and its other prompt, swapped at `token`, at the token in the settings, or at all tokens."""
+    """Read a prompt and its other prompt, swapped at `token`, at the spec's token, or at all tokens."""
     from attncli.models.predicted import predicted_pair
     from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
@@ -286,7 +286,7 @@ def _pair(
 def _read_line(
     spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
-    """A line of a file of prompts; its answers take precedence over the settings."""
+    """Read one line of a file of prompts; its answers take precedence over the settings."""
     from attncli.models.reading_text import read_text
 
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
@@ -304,7 +304,7 @@ def report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> "Report":
-    """The report of one text."""
+    """Build the report on one text."""
     from attncli.models.pretrained import reader_of
 
     return _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
@@ -313,7 +313,7 @@ def report(
 def report_many(
     spec: AblateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> "Report":
-    """The report of many texts: means with 95 % intervals."""
+    """Build the report on many texts, with means and 95 % intervals."""
     import torch
 
     from attncli.models.predicted import check_answers_alike
@@ -374,7 +374,7 @@ def _report(
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
-    """The effect to sort heads by. Raises UserError for one that was not measured."""
+    """The effect to sort heads by. Raises UserError for an effect that was not measured."""
     if spec.sort is None and "restored" in measured:
         return "restored"
     if spec.sort is None:
@@ -411,7 +411,7 @@ def _notes(
 
 
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
-    """The note on the predictions that the numbers are of."""
+    """The note that says which predictions the numbers describe."""
     from attncli.models.targets import token_text
 
     places = counted(sum(reading.num_places for reading in readings), "token")

@@ -22,8 +22,8 @@ SAMPLED_HEADS = 16
 class HeadsOfModel:
     """The heads of a model in the order of its calls, followed by the heads without a softmax.
 
-    `places` are their places among the calls. `mixers` has the kind of layer of each head without a softmax,
-    by the number of the head.
+    `places` has the place of each head among the calls. `mixers` maps the number of each head without a
+    softmax to the kind of its layer.
     """
 
     pretrained: Pretrained
@@ -39,7 +39,7 @@ class HeadsOfModel:
         heads: Sequence[ModelHead],
         places: Sequence[HeadPlace],
     ) -> "HeadsOfModel":
-        """The given heads, which have a softmax, and the run's heads without one."""
+        """Combine the given heads, which have a softmax, with the run's heads without one."""
         heads, places, mixers = [*heads], [*places], dict[int, str]()
         attending = {head.layer for head in heads}
         has_both = any(linear.captured.layer in attending for linear in run.linear)
@@ -60,7 +60,7 @@ class HeadsOfModel:
     def chosen(self, names: Sequence[str], method: RemovalMethod, ranking: Tensor | None) -> list[int]:
         """The numbers of the heads to remove: the named heads, a sample of the ranking, or all heads.
 
-        Raises UserError for a name that no head has, and for a head that `method` cannot remove.
+        Raises UserError for a name that no head has, or for a head that `method` cannot remove.
         """
         if names:
             return [self._number(name, method) for name in names]
@@ -82,7 +82,7 @@ class HeadsOfModel:
         return number
 
     def row(self, number: int, patterns: Sequence[str]) -> dict[str, object]:
-        """The cells that name a head, and its most frequent pattern or, without a softmax, its layer."""
+        """The cells that name a head, with its most frequent pattern or, without a softmax, its layer."""
         pattern = self.mixers[number] if number in self.mixers else most_frequent_pattern(patterns)
         return {**self.heads[number]._asdict(), "pattern": pattern}
 
@@ -91,7 +91,7 @@ class HeadsOfModel:
         return sorted(rows, key=lambda row: int(str(row["layer"]))) if self.mixers else rows
 
     def reader_place(self, name: str) -> HeadPlace:
-        """The place of the head `into`. Raises UserError if it has no softmax."""
+        """The place of the head `into`. Raises UserError if that head has no softmax."""
         number = head_index(self.heads, name, "into", self.pretrained)
         if number in self.mixers:
             raise UserError(
@@ -100,7 +100,7 @@ class HeadsOfModel:
         return self.places[number]
 
     def before(self, reader: HeadPlace, numbers: Sequence[int]) -> list[int]:
-        """The heads among `numbers` in layers before the reader."""
+        """The heads among `numbers` that belong to layers before the reader's."""
         layer = self.heads[self.places.index(reader)].layer
         return [
             number

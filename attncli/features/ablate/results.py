@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 def _effect(unit: str = "") -> float | None:
-    """A number; for several texts, their mean with its interval."""
+    """A number or, for several texts, a mean with its interval."""
     effect: float | None = column(unit=unit, has_interval=True, is_needed=False)
     return effect
 
@@ -20,7 +20,7 @@ class BaselineNumbers(Record):
 
 
 class Effects(BaselineNumbers):
-    """The effects of removing heads; those of the baseline's numbers are signed differences from it."""
+    """The effects of removing heads; effects on the baseline's numbers are signed differences from it."""
 
     kl: float | None = _effect("nats")
     restored: float | None = _effect()
@@ -31,9 +31,9 @@ class Effects(BaselineNumbers):
 class HeadEffect(Effects):
     """The effects of removing one head, at all tokens or at one `token`.
 
-    `kind` is self, cross or linear, a head without a softmax, whose `pattern` is its kind of layer.
-    `approximate` is |d loss / d gate|. For a single text, `query` is the token where the removal costs most,
-    and `key` is the token that the head looks at most from there.
+    `kind` is self, cross or, for a head without a softmax, linear; the `pattern` of a linear head is its kind
+    of layer. `approximate` is |d loss / d gate|. For a single text, `query` is the token where removing the
+    head costs most, and `key` is the token that the head looks at most from there.
     """
 
     layer: int
@@ -53,7 +53,7 @@ class HeadEffect(Effects):
 
 
 class Approximation(Record):
-    """Spearman's correlation of the gradients of some heads with the loss without them."""
+    """Spearman's correlation between the gradients of some heads and the loss without them."""
 
     rank_correlation: float | None
     heads: int
@@ -64,9 +64,9 @@ class HeadEffects(Result):
     """The effects of removing heads: for several texts, means with 95 % intervals.
 
     `heads` has one row per head that was measured, or per head and token; `baseline` has the numbers with all
-    heads, `joint` the effects of removing all named heads at once. With swap, `back` and `back_baseline` are
-    for the opposite direction: the other prompt, with the heads of this one. `unshown` is a sentence that
-    names the layers whose heads were not measured; it is among the notes, too.
+    heads, and `joint` the effects of removing all named heads at once. With swap, `back` and `back_baseline`
+    are for the opposite direction: the other prompt, with the heads of this one. `unshown` is a sentence that
+    names the layers whose heads were not measured; the notes include it, too.
     """
 
     heads: Records[HeadEffect] = group()

@@ -53,7 +53,7 @@ def _other_prompt(report: Report) -> str:
 
 
 def _heads_below(report: Report, display: Display) -> int:
-    """The number of heads that fit on the screen with the grids, the summary and the notes."""
+    """The number of heads that fit on the screen below the grids, the summary and the notes."""
     heads = report.result_of(HeadEffects).heads
     drawings = GRIDS.drawings(report, display)
     has_second_header = bool(looked_at_columns(heads, display)) or any(
@@ -70,7 +70,7 @@ def _most_heads(report: Report, display: Display) -> int:
 
 
 def _summary(report: Report, display: Display) -> Iterator[str]:
-    """The numbers with all heads, and the effects of removing several at once."""
+    """The numbers with all heads, and the effects of removing several heads at once."""
     result, precision = report.result_of(HeadEffects), display.precision
     num_heads = len(report.spec.get("heads") or ())
     if result.baseline:
@@ -91,7 +91,7 @@ def _numbers(numbers: BaselineNumbers, precision: int, *, signed: bool = False) 
 
 
 def _number(name: str, value: object, precision: int, signed: bool = True) -> str:
-    """A number; a difference has its sign."""
+    """Format a number; a difference gets a sign."""
     is_more = effect_named(_effect_name(name)).is_difference and isinstance(value, float) and value > 0
     return ("+" if signed and is_more else "") + fixed(value, precision)
 
@@ -110,7 +110,7 @@ LARGEST_EFFECTS = {
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The summary, and the head with the largest effect, if it is above zero."""
+    """The summary, and the head with the largest effect, if that effect is above zero."""
     result, precision = report.result_of(HeadEffects), Display().precision
     for line in _summary(report, Display()):
         yield f"{line[0].upper()}{line[1:]}."
@@ -143,19 +143,19 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _effect_name(name: str) -> str:
-    """The effect of a column: `loss` for `loss_low`, the lower end of its interval."""
+    """The effect that a column belongs to, such as `loss` for `loss_low`, the lower end of its interval."""
     return name.removesuffix("_low").removesuffix("_high")
 
 
 def _at_token(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
-    """The token at which each head was swapped, if there is one."""
+    """The token at which each head was swapped, if heads were swapped at single tokens."""
     if "token_text" not in rows.cells:
         return []
     return [Column(("at", "token"), [f"{row.token} {plain_text(row.token_text)}" for row in rows], left=True)]
 
 
 def _lost(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
-    """The effects, starting with the one that heads are sorted by."""
+    """The columns of effects, starting with the effect that heads are sorted by."""
     return [
         Column(_effect_header(name), [_number(name, row[name], display.precision) for row in rows])
         for name in _effects(rows, _sort(report))
@@ -170,12 +170,12 @@ def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
 
 
 def _effect_header(name: str) -> tuple[str, str]:
-    """The two lines of a header: the effect and its unit, or the two words of a name."""
+    """The two lines of a header: the effect and its unit, or the two words of its name."""
     return (name, NATS) if nats(name) else split_header(name)
 
 
 def _effects(rows: Records[HeadEffect], sort: str) -> list[str]:
-    """The effects that were measured, starting with the one that the heads are sorted by."""
+    """The effects that were measured, starting with the effect that heads are sorted by."""
     effects = [name for name in rows.cells if _effect_name(name) in EFFECTS]
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
@@ -190,7 +190,7 @@ SCREEN = FirstScreen(
         Sentences(_summary),
         Ranked(
             "heads",
-            # The token comes first if each row is about one.
+            # The token comes first if each row is about a single token.
             (
                 SpecialCells(_at_token),
                 PatternCells(),

@@ -39,10 +39,10 @@ AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
 
 
 class ChosenLayer:
-    """Stores the layer of one kind and number as the model computes it, and then stops the model.
+    """Stores the layer of a given kind and number as the model computes it, and then stops the model.
 
-    In an encoder-decoder model, self-attention is the encoder's. Without a number the first layer with
-    attention is stored, since not every layer has it. `with_output` also stores the output of W_O.
+    In an encoder-decoder model, self-attention is the encoder's. Without a number, the first layer that has
+    attention is stored, since not every layer does. `with_output` also stores the output of W_O.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChosenLayer:
         self.num_heads: dict[int, int] = {}
 
     def take(self, layer: CapturedLayer) -> None:
-        """Store the layer if it is the chosen one, and stop the model now or at the output of its W_O."""
+        """Store the layer if it is the chosen one, and stop the model now or after its W_O."""
         if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
             return
         self.num_heads[layer.layer] = layer.attention.shape[1]
@@ -84,7 +84,7 @@ class ChosenLayer:
         return output_projection(self.pretrained.model, layer.module, in_dim)
 
     def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
-        """Store the output of W_O, whose input has passed any gates and norms after the heads."""
+        """Store the output of W_O, whose input has passed any gates and norms that follow the heads."""
         assert self.layer is not None
         num_texts, _, num_queries, _ = self.layer.attention.shape
         self.output = output.reshape(num_texts, num_queries, -1)
@@ -116,7 +116,8 @@ class ChosenLayer:
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """Read the texts for the queries and, with a decoder, for the encoder.
 
-    Raises UserError if the model cannot read them, lacks cross-attention, or a named token is not in them.
+    Raises UserError if the model cannot read them, if the model lacks cross-attention, or if a named token is
+    not in the texts.
     """
     if (file := spec.read_file) is not None:
         file_input = FileInput(file.name, texts.text, spec.truncate, is_cross=spec.reads_context)
@@ -142,14 +143,14 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
 
 
 def _explained_position(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
-    """Position of the token whose row is explained. Raises UserError if its name is unknown or ambiguous."""
+    """The position of the token whose row is explained. Raises UserError for an unknown or ambiguous name."""
     if spec.token is None:
         return None
     return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
 
 
 def _with_default_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
-    """The spec, with the most informative head of the model if it reads a file and names no layer or head."""
+    """The spec with the model's most informative head if it reads a file and names neither layer nor head."""
     if spec.read_file is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
         return spec
     place = OPENERS[spec.read_file.what].telling_head(pretrained)
@@ -162,7 +163,7 @@ def report_each(
     pretrained: Pretrained,
     progress: object,
 ) -> list[Report]:
-    """Report weights, scores, output and statistics of one layer for each text; self and cross: one head."""
+    """Report weights, scores, output and statistics of one layer, or of one of its heads, for each text."""
     specs = [_with_default_head(spec, pretrained) for spec in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
@@ -263,7 +264,7 @@ def _tensors_and_statistics(
     projected: Tensor | None,
     text: int,
 ) -> tuple[dict[str, NamedTensor], LayerStatistics]:
-    """Tensors and statistics of one text, for all heads or the chosen one."""
+    """Return the tensors and statistics of one text, for all heads or the chosen head."""
     head, attention = spec.head or 0, layer.attention
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
     place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)

@@ -173,7 +173,7 @@ def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) ->
 def _explained_tensors(
     spec: AttentionSpec, before: NamedVectors, attention: SampledAttention, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
-    """Parameters of the variants, and query and key before and after them."""
+    """The parameters of the variants, and the query and key before and after the variants."""
     axes, tensors = _head_axes(spec), {}
     if {"qk_norm", "rope"} & set(spec.variants_on()):
         for name, after in (("query", attention.layer.query), ("key", attention.layer.key)):
@@ -192,7 +192,7 @@ def _explained_tensors(
 def _named_matrices(
     tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
-    """Name the axes of query-key matrices and attach the mask, and to scores their scale."""
+    """Name the axes of query-key matrices, and attach the mask to them and the scale to the scores."""
     mask, scale = layer_mask(layer), scale_of(layer)
     return {
         name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
@@ -216,7 +216,7 @@ def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, 
 def _half_matrices(
     spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
-    """Matrices of differential attention; those of the second half begin with `second_`."""
+    """The matrices of differential attention; the names of the second half begin with `second_`."""
     tensors: dict[str, Tensor | None] = {}
     for prefix, half in zip(("", "second_"), attention.halves, strict=True):
         if spec.explain:
@@ -246,7 +246,7 @@ def _half_moments(spec: AttentionSpec, attention: SampledAttention) -> LayerStat
 
 
 def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
-    """Moments of all heads' scores before and after scaling; one row per text if several run together."""
+    """Score moments of all heads before and after scaling; one row per text if several texts run together."""
     computed, raw = attention.computed, attention.raw_moments
     assert computed.moments is not None and computed.visible is not None and raw is not None
     counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
@@ -270,7 +270,7 @@ def _moments_over_heads(
 
 
 def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
-    """Yield one line per active variant about its effect on the numbers above."""
+    """Yield one line per active variant about how it affects the numbers above."""
     on = spec.variants_on()
     if positions := spec.positions():
         yield from _position_notes(positions, spec.query_heads())
@@ -306,7 +306,7 @@ def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
 
 
 def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
-    """Report weights and output of softmax(query key^T scale) value, checked by the loop if not projected."""
+    """Report weights and output of softmax(query key^T scale) value; check unprojected ones with a loop."""
     (source,) = embedded(spec, texts, draws)
     attention = _attention(spec, [source], draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
@@ -358,7 +358,7 @@ def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
 
 
 def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
-    """Report weights (query, key) from the sentence's tokens to the context's, and the output per query."""
+    """Report the weights (query, key) from sentence tokens to context tokens, and each query's output."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
     note = "Cross-attention takes keys and values from another source: columns are the context's tokens."

@@ -1,4 +1,4 @@
-"""The first screen of attention of sentences: weights, and the moments of the scores."""
+"""The first screen of sentence attention: the weights, and the moments of the scores."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,7 +13,7 @@ from attncli.views.texts import fixed, scalar
 
 
 def _score_moments(report: Report, display: Display) -> ScreenParts:
-    """Mean and variance of the scores."""
+    """The mean and variance of the scores."""
     result = report.result_of(LayerStatistics)
     moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
     single = {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}
@@ -25,7 +25,7 @@ SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scal
 
 
 def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> list[Section]:
-    """Mean and variance of the scores as a table, or in one line if no rows are free."""
+    """The mean and variance of the scores as a table, or on one line if no rows are free."""
     means = [fixed(numbers.mean, precision) for numbers in moments.values()]
     variances = [scalar(numbers.variance, precision) for numbers in moments.values()]
     if rows:

@@ -107,7 +107,7 @@ class VariantSpec(Spec):
         return None
 
     def variants_on(self) -> list[str]:
-        """The active variants, in order of application."""
+        """The names of the active variants, in the order in which they are applied."""
         return self.changed(*VARIANTS)
 
     def unused_keys(self) -> frozenset[str]:
@@ -255,7 +255,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
 
     def weight_statistics(self) -> tuple[str, ...]:
-        """The ROW_STATISTICS that apply: none without softmax, only those for signed rows if differential."""
+        """The ROW_STATISTICS that apply: none without a softmax; if differential, those for signed rows."""
         if not self.softmax:
             return ()
         return tuple(name for name, row in ROW_STATISTICS.items() if row.signed or not self.differential)
@@ -281,7 +281,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
 
     def chosen_engine(self, num_queries: int, num_keys: int) -> str:
-        """dense or streaming; auto streams weights beyond 64 MiB, unless a setting needs the matrix."""
+        """Return dense or streaming; auto streams weights above 64 MiB unless a setting needs the matrix."""
         if self.engine != "auto":
             return self.engine
         is_large = self.num_weights(num_queries, num_keys) * 4 > MAX_DENSE_BYTES
@@ -358,7 +358,7 @@ class SelfSpec(PositionSpec, AttentionSpec):
         return {*super().unmeasured(), "loop_vs_softmax"} - ({"agreement"} if has_loop else set())
 
     def can_run_together(self) -> bool:
-        # Without projections the loop form is computed, too, for one text at a time.
+        # Without projections, the loop form is computed as well, for one text at a time.
         return super().can_run_together() and self.projection != "none"
 
 
@@ -388,7 +388,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     )
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
-    # A remainder is reported as a contradiction below, which is reached only with a valid size.
+    # A remainder is reported as a contradiction below, where the size is known to be valid.
     head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",
@@ -478,7 +478,7 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
 
 
 def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
-    """The statistics that do not compare positions of queries and keys, for two texts or image patches."""
+    """The statistics that do not compare query and key positions, for two texts or image patches."""
     return tuple(name for name in statistics if not ROW_STATISTICS[name].positional)
 
 
@@ -496,7 +496,7 @@ if TYPE_CHECKING:
     class LookSpec(ModelSpec):
         pass
 else:
-    # `from` is a keyword, so the field is made by name, and only if a feature reads files.
+    # `from` is a keyword, so the field is created by name, and only if a feature reads files.
     looked_from = (
         Annotated[LookedFrom, Heading("Output")],
         Field(
@@ -510,10 +510,10 @@ else:
 
 
 class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
-    """Settings of the layer of a model."""
+    """The settings that choose a layer of a model."""
 
     off_keys = frozenset({"from"})
-    # True if the report has all heads of the layer; true if keys are from a second text.
+    # True if the report has all heads of the layer; true if keys come from a second text.
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
 
@@ -522,13 +522,13 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
     )
 
     def looking_tokens(self) -> list[str]:
-        """The setting `from`, the tokens whose weights are drawn; its name is a keyword in Python."""
+        """The setting `from`, the tokens whose weights are drawn; the word is a keyword in Python."""
         tokens: list[str] = getattr(self, "from", [])
         return tokens
 
 
 class HeadSpec(LayerSpec):
-    """Settings of the layer and head of a model."""
+    """The settings that choose a layer and a head of a model."""
 
     shows_all_heads = False
 
@@ -548,7 +548,7 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
         return {} if self.token is None else {"token": str(self.token)}
 
     def weight_statistics(self) -> tuple[str, ...]:
-        """The ROW_STATISTICS that apply to the weights: with `words` only those of weights alone."""
+        """The ROW_STATISTICS that apply to the weights; with `words`, only those of weights alone."""
         statistics = WEIGHT_STATISTICS if self.words else tuple(ROW_STATISTICS)
         if not self.reads_grid:
             return statistics
@@ -605,23 +605,23 @@ class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
 
 
 class EitherSpec(SentenceSpec, ModelNameSpec):
-    """The settings of a command for sampled weights and, with `model`, for a layer of a model."""
+    """The settings of a command for sampled weights or, with `model`, for a layer of a model."""
 
     sampled: ClassVar[type[AttentionSpec]]
     model_spec: ClassVar[type[ModelAttentionSpec]]
 
     @property
     def kind(self) -> type[Spec]:
-        """The Spec that applies, by whether a model is set."""
+        """The Spec that applies, depending on whether a model is set."""
         return self.sampled if self.model is None else self.model_spec
 
     def chosen(self) -> Any:
-        """The settings as the Spec that applies; already validated."""
+        """The settings as an instance of the Spec that applies; they are already validated."""
         values = {key: getattr(self, key) for key in self.kind.model_fields}
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        """Report settings of the other kind as such, without their other mistakes."""
+        """Report settings that belong to the other kind as contradictions; ignore other mistakes in them."""
         inapplicable = [key for key in type(self).model_fields if key not in self.kind.model_fields]
         # With a model even a switch set to off is refused: the model decides, for example, if it is causal.
         refused = (

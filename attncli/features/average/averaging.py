@@ -1,4 +1,4 @@
-"""Averages of vectors over the past or over all tokens, by a loop, a matrix product or a softmax."""
+"""Averages of vectors over the past or over all tokens, computed by a loop, a matrix product or a softmax."""
 
 from dataclasses import dataclass, replace
 from math import nan
@@ -26,9 +26,9 @@ from attncli.records.columns import Records
 
 @dataclass(frozen=True, kw_only=True)
 class AverageForm:
-    """Settings of an average: the method (loop, matmul, softmax, all), the tokens, and mean or sum.
+    """Settings of an average: the method (loop, matmul, softmax, all), the tokens, and the mean or the sum.
 
-    `softmax_twice` makes the mistake of applying softmax to the finished weights.
+    `softmax_twice` makes the mistake of applying a softmax to weights that are already normalised.
     """
 
     method: str = "matmul"
@@ -38,14 +38,14 @@ class AverageForm:
 
 
 class Average(NamedTuple):
-    """The weights of an average, and each token's mean or sum over the tokens that it sees."""
+    """The weights of an average, and the mean or sum of the tokens that each token sees."""
 
     weights: TokenWeights
     output: TokenVectors
 
 
 def average(vectors: TokenVectors, form: AverageForm) -> Average:
-    """Average by a loop, a softmax of masked zeros, or a matrix product (default)."""
+    """Average by a loop, by a softmax of masked zeros or, by default, by a matrix product."""
     num_tokens, mean = vectors.shape[-2], form.aggregate == "mean"
     visible = (causal_mask if form.over == "past" else full_mask)(num_tokens, num_tokens)
     if form.method == "softmax":
@@ -61,7 +61,7 @@ def average(vectors: TokenVectors, form: AverageForm) -> Average:
 def averaging_statistics(
     vectors: Float[Tensor, "text 1 token dim"], form: AverageForm, *, top_k: int
 ) -> Computed:
-    """Row statistics of attention with zero scores; with `softmax_twice`, with the weights as scores."""
+    """Row statistics of attention whose scores are zero; with `softmax_twice`, the weights are the scores."""
     zeros, rules = torch.zeros_like(vectors[..., :1]), ScoreRules()
     if form.softmax_twice:
         once = average(vectors, replace(form, softmax_twice=False)).weights
@@ -76,9 +76,9 @@ def averaging_statistics(
 def differences_from_loop(
     vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm, *, by_text: bool = False
 ) -> LoopDifferences | Records[LoopDifferences]:
-    """The largest |loop - matmul| and |loop - softmax|, or one row of them per text.
+    """The largest |loop - matmul| and |loop - softmax|, or one row of these differences per text.
 
-    A softmax cannot compute sums, so `loop_vs_softmax` is None for them.
+    A softmax cannot compute sums, so `loop_vs_softmax` is None for sums.
     """
     looped, by_softmax = (
         average(vectors, replace(form, method=method, softmax_twice=False)).output

@@ -44,19 +44,19 @@ def average_steps(
 
 
 def _ones(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """1 for each token that the explained token sees (always the first ones), else 0."""
+    """1 for each token that the explained token sees (these always come first), else 0."""
     count = len(row.report.tokens)
     return (np.arange(count) < (row.token + 1 if form.over == "past" else count)).astype(np.float64)
 
 
 def _weights(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """The ones; for a mean, divided by their sum."""
+    """The row of ones, divided by its sum for a mean."""
     ones = _ones(form, row)
     return ones / ones.sum() if form.aggregate == "mean" else ones
 
 
 def _looped(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """The vectors that the explained token sees, added one at a time; for a mean, divided by their number."""
+    """The sum, added token by token, of the vectors that the explained token sees; for a mean, divided."""
     source, seen = row.whole("input"), int(_ones(form, row).sum())
     total = np.zeros(source.shape[1])
     for vector in source[:seen]:

@@ -1,4 +1,4 @@
-"""`attn average`: average each token with its past, which is attention with all scores zero."""
+"""`attn average`: average each token with its past, which equals attention whose scores are all zero."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal

@@ -9,7 +9,7 @@ from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
 from attncli.views.texts import NO_NUMBER, scalar
 
-EXTRA_TABLE_LINES = 2  # Lines of the table of ways beyond those of the table of score moments.
+EXTRA_TABLE_LINES = 2  # Lines that the table of ways has beyond those of the table of score moments.
 
 
 ROUNDING = 1e-4  # Larger differences between ways to average are mistakes.
@@ -24,7 +24,7 @@ WAYS = {
 
 
 def _ways_to_average(report: Report, display: Display) -> ScreenParts:
-    """The formula of each way to average and its difference from the loop."""
+    """A table of the ways to average: each formula, and its difference from the loop."""
     if isinstance(agreement := report.result_of(AverageStatistics).agreement, LoopDifferences):
         differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
         cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]

@@ -54,7 +54,7 @@ NO_HEAD = "{} needs a head: t switches to other tensors, with heads"
 MEMORY_MESSAGE = "out of memory: use fewer tokens"
 POLL_SECONDS, PROGRESS_AFTER_SECONDS = 0.05, 0.2
 
-# The effect of each key on the choice.
+# What each key does to the choice.
 MOVES: dict[str, Callable[[Choice], None]] = {
     "up": lambda choice: choice.step_head(-1, 0),
     "down": lambda choice: choice.step_head(1, 0),
@@ -77,7 +77,7 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "t": lambda choice: choice.step_grid(1),
     "T": lambda choice: choice.step_grid(-1),
 }
-# Key descriptions for the help and the docs, the most useful first.
+# Key descriptions for the help and the docs, most useful first.
 KEYS = {
     "↑ ↓": "previous, next layer; in a ranking, rank",
     "← →": "previous, next head",
@@ -101,7 +101,7 @@ MOUSE = ("Click to choose a head, a token, a pattern or the statistic to", "rank
 
 
 class HelpScreen(ModalScreen[None]):
-    """The list of keys; any key closes it. Scrolls on a small screen."""
+    """The list of keys, which any key closes. It scrolls on a small screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 
@@ -110,7 +110,7 @@ class HelpScreen(ModalScreen[None]):
         self.keys = keys
 
     def compose(self) -> ComposeResult:
-        """All text is plain: markup is off."""
+        """Compose the screen; all text is plain because markup is off."""
         width = max(map(len, self.keys))
         lines = [f"{key:<{width}}  {meaning}" for key, meaning in self.keys.items()]
         with VerticalScroll():
@@ -118,7 +118,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class EditScreen(ModalScreen[str | None]):
-    """An input line at the bottom of the screen; Enter submits the text, Esc cancels."""
+    """An input line at the bottom of the screen: Enter submits the text, Esc cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "back")]
 
@@ -127,21 +127,21 @@ class EditScreen(ModalScreen[str | None]):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        """An instruction and the text."""
+        """Compose an instruction and the input line."""
         yield Static(
             Text("The text that the model reads: Enter runs the model again, Esc cancels."), id="what"
         )
         yield Input(self.text, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return the text."""
+        """Return the submitted text."""
         self.dismiss(event.value)
 
 
 class Measurement:
-    """Measures one thing at a time in a separate thread, so that keys stay responsive.
+    """Runs one measurement at a time in a separate thread, so that the keys stay responsive.
 
-    The thread is a daemon: q does not wait for it.
+    The thread is a daemon, so q does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -150,42 +150,42 @@ class Measurement:
 
     @property
     def is_running(self) -> bool:
-        """True until the result is taken."""
+        """True until the result has been taken."""
         return bool(self.what)
 
     @property
     def seconds(self) -> float:
-        """Seconds since the measurement began."""
+        """The number of seconds since the measurement began."""
         return time.monotonic() - self.begun
 
     def begin(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a thread; `done` will take the result."""
+        """Start the computation in a thread; `done` will receive the result."""
         self.what, self.begun = what, time.monotonic()
 
         def work() -> None:
             try:
                 self._outcomes.put((done, compute()))
-            except Exception as error:  # raised later: bugs end the browser like any command
+            except Exception as error:  # raised later, so that bugs end the browser as they end any command
                 self._outcomes.put((done, error))
 
         Thread(target=work, daemon=True).start()
 
     def ended(self) -> tuple[Callable[[Any], None], Any] | None:
-        """The callback and the result or error; None while the thread runs."""
+        """The callback with the result or error, or None while the thread runs."""
         if self._outcomes.empty():
             return None
         self.what = ""
         return self._outcomes.get()
 
     def progress(self) -> str:
-        """Name and duration of the running measurement; empty if none runs."""
+        """The name and duration of the running measurement, or an empty string if none is running."""
         return f"{self.what} ... {self.seconds:.0f} s" if self.is_running else ""
 
 
 class Browser(App[None], inherit_bindings=False):
-    """Heads on the left; on the right the map of the chosen head and the bars of the chosen token.
+    """Heads on the left; on the right the chosen head's map and the chosen token's bars.
 
-    Keeps the terminal's background and text colour; without colours, it draws characters.
+    The browser keeps the terminal's background and text colours; without colours, it draws characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -215,12 +215,12 @@ class Browser(App[None], inherit_bindings=False):
         self.waiting: deque[Callable[[], None]] = deque()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Use the colours that the command line decided, regardless of the environment."""
+        """Use the colours that the command line selected, regardless of the environment."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return filters if self.depth != "none" else [*filters, NoColor()]
 
     def compose(self) -> ComposeResult:
-        """All text is plain: markup is off."""
+        """Compose the panels; all text is plain because markup is off."""
         yield Static(id="title", markup=False)
         yield Static(id="state", markup=False)
         yield Static(id="about", markup=False)
@@ -238,7 +238,7 @@ class Browser(App[None], inherit_bindings=False):
         yield Static(Text(hints), id="hints", markup=False)
 
     def on_mount(self) -> None:
-        """Show the first choice."""
+        """Show the initial choice."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=128 + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
@@ -246,7 +246,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def show(self) -> None:
-        """Update every panel to the current choice."""
+        """Update every panel to match the current choice."""
         choice = self.choice
         self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
         self.query_one("#state", Static).update(Text(state_line(choice)))
@@ -275,11 +275,11 @@ class Browser(App[None], inherit_bindings=False):
         bars.styles.width = "1fr" if is_wider else None
 
     def on_resize(self) -> None:
-        """Show the same choice at another size."""
+        """Redraw the same choice at the new size."""
         self.show()
 
     def _show_about(self) -> None:
-        """Show the head's pattern, the keys it looks at, and the model's measurements."""
+        """Show the head's pattern, the keys it looks at, and the measurements made with the model."""
         choice = self.choice
         pattern = choice.grid.head_pattern(choice.number)
         lines = [f"{choice.head} {pattern}" if pattern else ""]
@@ -298,13 +298,13 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a separate thread; `done` takes the result."""
+        """Run a measurement in a separate thread; `done` receives the result."""
         self.message = ""
         self.measurement.begin(what, compute, done)
         self._show_about()
 
     def _take_outcome(self) -> None:
-        """Take the result of a thread, or show how long it has run."""
+        """Take the result from the thread, or show how long it has been running."""
         if not self.measurement.is_running:
             return
         if (ended := self.measurement.ended()) is None:
@@ -314,7 +314,7 @@ class Browser(App[None], inherit_bindings=False):
         done, outcome = ended
         self.message = ""
         if isinstance(outcome, UserError | MemoryError):
-            self.waiting.clear()  # waiting actions would hide the message
+            self.waiting.clear()  # queued actions would hide the message
             self.message = " ".join(outcome.lines) if isinstance(outcome, UserError) else MEMORY_MESSAGE
         elif isinstance(outcome, Exception):
             self.failure = outcome
@@ -327,7 +327,7 @@ class Browser(App[None], inherit_bindings=False):
             self.waiting.popleft()()
 
     def _comes_next(self, action: Callable[[], None]) -> bool:
-        """Queue the action behind a running measurement; False if none runs."""
+        """Queue the action behind a running measurement; return False if none is running."""
         if not self.measurement.is_running:
             return False
         self.waiting.append(action)
@@ -335,7 +335,7 @@ class Browser(App[None], inherit_bindings=False):
         return True
 
     def _model_for(self, key: str) -> BrowsedModel | None:
-        """The model, if there is one and a head is chosen; otherwise shows why not."""
+        """The model, if there is one and a head is chosen; otherwise show why it cannot be used."""
         if self.model is None:
             self._say(NO_MODEL.format(key))
         elif self.choice.grid.axes != PLACES:
@@ -344,7 +344,7 @@ class Browser(App[None], inherit_bindings=False):
         return self.model
 
     def action_ablate(self) -> None:
-        """Remove the chosen head, or put it back, and measure the model without all removed heads."""
+        """Remove the chosen head or put it back, and measure the model without all the removed heads."""
         model = self._model_for("a")
         if model is not None:
             self._ablate(model, self.choice.head)
@@ -366,7 +366,7 @@ class Browser(App[None], inherit_bindings=False):
         self._measure(f"measuring without {', '.join(removed)}", lambda: model.without(removed), done)
 
     def action_why(self) -> None:
-        """Measure the contribution of the chosen head to the logit of the next token."""
+        """Measure the chosen head's contribution to the logit of the next token."""
         model = self._model_for("w")
         if model is not None:
             self._explain(model, self.choice.head)
@@ -381,7 +381,7 @@ class Browser(App[None], inherit_bindings=False):
         self._measure(f"measuring the contribution of {head}", lambda: model.addition(head), done)
 
     async def action_edit(self) -> None:
-        """Edit the text for the same model; later keys apply to the new text."""
+        """Edit the text and keep the model; later keys apply to the new text."""
         if self.model is None:
             self._say(NO_MODEL.format("e"))
         else:
@@ -398,19 +398,19 @@ class Browser(App[None], inherit_bindings=False):
         self._measure("reading the text", lambda: model.look(text), done)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Only allow Ctrl-C while the help or the editor is open; ignore model keys for a program."""
+        """Allow only Ctrl-C while the help or the editor is open; for a program, ignore keys for a model."""
         if self.is_program and action in MODEL_KEYS.values():
             return False
         return action == "interrupt" or len(self.screen_stack) <= 1
 
     def action_move(self, key: str) -> None:
-        """Change the choice and show it."""
+        """Change the choice as the key says, and show the result."""
         MOVES[key](self.choice)
         self.message = ""
         self.show()
 
     def action_whole(self) -> None:
-        """Switch between the whole map and one line per query, or between picture and map."""
+        """Switch between the whole map and one line per query, or between the picture and the map."""
         if self.choice.picture is None:
             self.query_one(HeadMap).toggle_whole()
         else:
@@ -418,25 +418,25 @@ class Browser(App[None], inherit_bindings=False):
             self.show()
 
     def action_help(self) -> None:
-        """Show the keys."""
+        """Show the list of keys."""
         keys = {key: meaning for key, meaning in KEYS.items() if not (self.is_program and key in MODEL_KEYS)}
         self.push_screen(HelpScreen(keys))
 
     def action_interrupt(self) -> None:
-        """Exit like an interrupted command."""
+        """Exit with the same code as an interrupted command."""
         self.exit(return_code=INTERRUPTED)
 
     def on_panel_chosen(self) -> None:
-        """Update after a click."""
+        """Update the panels after a click."""
         self.show()
 
 
-# textual's names for the colour depths.
+# textual's names for the colour depths
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
 def state_line(choice: Choice) -> str:
-    """The tensor, its head, and the range of the colours, on at most 80 columns."""
+    """The tensor, its head and the range of the colours, in at most 80 columns."""
     shading = choice.shading
     ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
     grid = choice.grid
@@ -458,16 +458,16 @@ def _added(addition: Addition) -> str:
 
 
 def _effect(name: str, number: float) -> str:
-    """`loss +0.53`, `kl 0.21`: differences have a sign."""
+    """`loss +0.53` or `kl 0.21`: only differences have a sign."""
     sign = "+" if EFFECTS.get(name, Effect()).is_difference and number > 0 else ""
     return f"{name} {sign}{fixed(number, 4)}"
 
 
 def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) -> int:
-    """Run the browser until the user leaves it. Returns the exit code."""
-    os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads it on import
+    """Run the browser until the user leaves it, and return the exit code."""
+    os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads this on import
 
-    gc.freeze()  # Objects that exist now stay until the end; only later ones are collected.
+    gc.freeze()  # Objects that exist now will stay until the end, so only later ones are collected.
     gc.enable()
     browser = Browser(choice, depth=colors, model=model)
     browser.run()
@@ -475,7 +475,7 @@ def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) ->
         raise browser.failure
     code = browser.return_code or 0
     if browser.measurement.is_running:
-        # Python would shut down while a thread computes, and torch would abort. The terminal is already
+        # If Python shut down while a thread is computing, torch would abort. The terminal has already been
         # restored.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -26,10 +26,10 @@ from attncli.views.matrices import (
 from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
-# The tensors that users open a report for.
+# The tensors that users usually open a report for.
 FIRST_NAMES = ("weights", "pooled_mean", "pooled_max")
 GROUPS = {"query": "rows", "key": "keys"}
-# The stacks of a survey whose rows belong to maps of that kind; other maps belong to the text itself.
+# The stacks of a survey whose rows describe maps of that kind; other maps belong to the text itself.
 STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
 
 MapPlace = tuple[int, ...]
@@ -37,9 +37,9 @@ MapPlace = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Addition:
-    """A head's contribution to the logit of the next token, split by key, with key labels.
+    """A head's contribution to the logit of the next token, split by key, together with the key labels.
 
-    `rank` is its rank by size among `num_heads`, from 1.
+    `rank` is its rank by absolute value among `num_heads`, counted from 1.
     """
 
     token: str
@@ -51,18 +51,18 @@ class Addition:
 
 
 class BrowsedModel(Protocol):
-    """The model behind the browser's report. Its methods may take long, and raise UserError, without a
-    setting's key, for what the model cannot do. Heads are named as in 24:4.
+    """The model behind the browser's report. Its methods may take long. For what the model cannot do, they
+    raise UserError without a setting's key. Heads have names such as 24:4.
     """
 
     text: str
 
     def look(self, text: str) -> Report:
-        """Survey another text, which becomes the model's text."""
+        """Survey another text, which replaces the model's current text."""
         ...
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """Effects of removing these heads together, by name."""
+        """The effects of removing these heads together, by name."""
         ...
 
     def addition(self, head: str) -> Addition:
@@ -72,9 +72,9 @@ class BrowsedModel(Protocol):
 
 @dataclass(frozen=True)
 class MapGrid:
-    """The maps of one tensor, by their place on the leading axes: layers and heads.
+    """The maps of one tensor, arranged by the leading axes: layers and heads.
 
-    The last of these axes runs to the right, the others run down. The full weights of a head, if saved,
+    The last of these axes runs to the right, the others run down. If a head's full weights were saved, they
     replace its pooled map.
     """
 
@@ -86,28 +86,28 @@ class MapGrid:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the grid: layers, batches; one if there are only heads."""
+        """The number of rows of the grid (layers or batches), or 1 if there are only heads."""
         return prod(self.shape[:-1])
 
     @property
     def num_columns(self) -> int:
-        """Maps per row: heads."""
+        """The number of maps per row: the heads."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def num_places(self) -> int:
-        """Number of maps."""
+        """The number of maps."""
         return prod(self.shape)
 
     @property
     def first_number(self) -> int:
-        """The first map with a finite number: hybrid models have layers without attention."""
+        """The first map with a finite number: in hybrid models, some layers have no attention."""
         places = map(self.place, range(self.num_places))
         has_numbers = (np.isfinite(self.maps[place].values).any() for place in places)
         return next((number for number, has_some in enumerate(has_numbers) if has_some), 0)
 
     def head_pattern(self, number: int) -> str:
-        """The pattern of a head with its strongest statistic; empty if the pattern is unknown."""
+        """A head's pattern with its strongest statistic, or an empty string if the pattern is unknown."""
         row = self.heads.get(self.place(number), {})
         strengths = {
             name: (pattern.statistic, value)
@@ -122,11 +122,11 @@ class MapGrid:
         return f"{pattern} ({statistic} {value:.2f})"
 
     def place(self, number: int) -> MapPlace:
-        """The place of a map, by its number along the rows."""
+        """The place of the map with this number; maps are numbered row by row."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
 
     def row_name(self, row: int) -> str:
-        """The layer, or the numbers on all axes but the last."""
+        """The layer, or the indices on all axes but the last."""
         return ".".join(map(str, self.place(row * self.num_columns)[:-1]))
 
     def head_name(self, number: int) -> str:
@@ -139,7 +139,7 @@ class MapGrid:
 
     @cached_property
     def heads(self) -> dict[MapPlace, Row]:
-        """The survey's rows of these heads, by place; empty for other reports."""
+        """The survey's rows for these heads, by place; empty for other kinds of reports."""
         if self.axes != PLACES:
             return {}
         return {head_place(row): row for row in _survey_rows(self.report)}
@@ -153,18 +153,18 @@ class MapGrid:
 
     @property
     def is_causal(self) -> bool:
-        """True if the last query sees all keys and no query of any map sees a later key."""
+        """True if the last query sees all keys and no query on any map sees a later key."""
         rows, columns = next(iter(self.maps.values())).values.shape
         return rows == columns and all(matrix.is_causal for matrix in self.maps.values())
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, one number per place; NaN if it is missing."""
+        """The statistics of the heads, with one number per place, or NaN if it is missing."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
 def grids(report: Report) -> list[MapGrid]:
-    """The maps of a report, the weights first; empty if no tensor has queries and keys."""
+    """The maps of a report, weights first; empty if no tensor has both queries and keys."""
     whole = whole_heads(report)
     names = [
         name
@@ -188,7 +188,7 @@ def _grid(report: Report, name: str, whole: Mapping[MapPlace, str]) -> MapGrid:
 
 
 def head_statistics(report: Report, axes: tuple[str, ...], shape: MapPlace) -> dict[str, np.ndarray]:
-    """Each statistic as one number per head: from the survey's rows, or the mean over the queries."""
+    """Each statistic as one number per head: taken from the survey's rows, or averaged over the queries."""
     if axes == PLACES and report.table("heads"):
         return _survey_statistics(report, shape)
     part = tuple(map(slice, shape))
@@ -206,7 +206,7 @@ def _survey_rows(report: Report) -> Table:
 
 
 def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]:
-    """The statistics of the heads; NaN for a map without a head."""
+    """The statistics of the heads, with NaN for a map that belongs to no head."""
     heads = _survey_rows(report)
     statistics = {}
     for name in heads[0] if heads else ():
@@ -221,7 +221,7 @@ def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]
 def token_statistics(
     report: Report, axes: tuple[str, ...], place: MapPlace, axis: str, token: int
 ) -> dict[str, float]:
-    """The statistics of one query's row of weights, or of one key's column."""
+    """The statistics of one query's row of weights or of one key's column."""
     return {
         name: float(tensor.values[(*place, token)])
         for name, tensor in report.tensors_of(GROUPS.get(axis, "")).items()
@@ -241,14 +241,14 @@ def _labels(axis: LabelledAxis) -> tuple[str, ...]:
 
 
 def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
-    """The places of the numbers in order; missing numbers come last."""
+    """The indices that sort the numbers; missing numbers come last."""
     keys = -numbers.astype(np.float64) if descending else numbers
     order: list[int] = np.argsort(np.where(np.isfinite(numbers), keys, np.inf), kind="stable").tolist()
     return order
 
 
 def _survey_query(report: Report) -> int | None:
-    """The position of the first `--from` token of a survey; None without one."""
+    """The position of a survey's first `--from` token, or None without such a token."""
     survey = report.result
     if not isinstance(survey, HeadSurvey):
         return None
@@ -259,27 +259,27 @@ def _survey_query(report: Report) -> int | None:
 
 @dataclass
 class Ranking:
-    """The order of the heads: by a statistic if it is on, else by layer and head."""
+    """The order of the heads: by a statistic while ranking is on, otherwise by layer and head."""
 
     statistic: str | None
     smallest_first: bool
     is_on: bool
 
     def settle(self, grid: MapGrid) -> None:
-        """Fall back to a statistic that the maps have."""
+        """Fall back to a statistic that these maps have."""
         if self.statistic not in grid.statistics:
             self.statistic = next(iter(grid.statistics), None)
             self.is_on = self.is_on and self.statistic is not None
 
     def heads(self, grid: MapGrid) -> list[int]:
-        """The head numbers, ordered by the statistic; heads without a value come last."""
+        """The head numbers, ordered by the statistic; heads that have no value come last."""
         values = grid.statistics.get(self.statistic or "")
         if values is None:
             return list(range(grid.num_places))
         return _order(values.ravel(), descending=not self.smallest_first)
 
     def step(self, grid: MapGrid, step: int) -> None:
-        """Rank by the statistic; if ranking is on already, by the one `step` places later."""
+        """Turn the ranking on or, if it is on already, rank by the statistic `step` places later."""
         if self.statistic is None:
             return
         if self.is_on:
@@ -288,7 +288,7 @@ class Ranking:
         self.is_on = True
 
     def toggle(self) -> None:
-        """Switch between the layer-by-head grid and the ranking."""
+        """Switch between the grid of layers and heads and the ranking."""
         self.is_on = not self.is_on and self.statistic is not None
 
     def reverse(self) -> None:
@@ -297,9 +297,9 @@ class Ranking:
 
 
 class Colours:
-    """The colour scale of the maps, and the number of first keys excluded from it.
+    """The colour scale of the maps, and how many of the first keys it ignores.
 
-    Caches the shadings of recent maps.
+    The shadings of recent maps are cached.
     """
 
     def __init__(self, scale: str, skip_first_keys: int) -> None:
@@ -308,11 +308,11 @@ class Colours:
         self._shadings: dict[Colouring, Shading] = {}
 
     def skip(self, matrix: Matrix) -> int:
-        """The number of excluded first keys; at least one key remains."""
+        """The number of first keys to ignore; at least one key remains."""
         return min(self.num_sinks, matrix.values.shape[1] - 1) if self.skips else 0
 
     def shading(self, matrix: Matrix, colouring: Colouring) -> Shading:
-        """The places of a map's numbers on the colour map."""
+        """The position of each of a map's numbers on the colour map."""
         if colouring not in self._shadings:
             while len(self._shadings) >= MAX_SHADINGS:
                 del self._shadings[next(iter(self._shadings))]
@@ -323,11 +323,11 @@ class Colours:
         return self._shadings[colouring]
 
     def clear(self) -> None:
-        """Drop the cached shadings, for maps of another text."""
+        """Drop the cached shadings, because the maps now belong to another text."""
         self._shadings.clear()
 
     def toggle_sink(self) -> None:
-        """Exclude the first keys, or include them."""
+        """Ignore the first keys in the colour scale, or include them again."""
         self.skips = not self.skips
 
     def step_scale(self) -> None:
@@ -338,8 +338,8 @@ class Colours:
 class Choice:
     """The state of the browser, independent of textual.
 
-    `removed` are the heads without which the model was measured, with the `effects`; `additions` are
-    contributions of heads to a logit. With `is_received`, the view shows who looks at the chosen key,
+    `removed` has the heads without which the model was measured, and `effects` the result; `additions` has
+    the contributions of heads to a logit. With `is_received`, the view shows who looks at the chosen key, and
     otherwise where the chosen query looks. With `by_weight`, the bars are sorted by their numbers.
     """
 
@@ -368,9 +368,7 @@ class Choice:
         self._choose_first_token()
 
     def look_at(self, grids: Sequence[MapGrid]) -> None:
-        """Switch to another text of the same model: the head and the colours stay, measurements are
-        dropped.
-        """
+        """Switch to another text for the same model: keep the head and the colours, drop measurements."""
         self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
         self.removed, self.effects, self.additions = (), {}, {}
         self.colours.clear()
@@ -379,9 +377,9 @@ class Choice:
         self._choose_first_token()
 
     def _choose_first_token(self) -> None:
-        """Choose the query that looks at a picture or that the survey names; for a causal map the last, which
-        sees all; else the one with the largest weight on another key, without the ends, which are special
-        tokens.
+        """Choose the query that looks at a picture or that the survey names; on a causal map, choose the last
+        query, which sees all keys; otherwise choose the query with the largest weight on another key,
+        ignoring the first and last tokens, which are special.
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
         report = self.grid.report
@@ -398,7 +396,7 @@ class Choice:
             self.key = self.query
 
     def look_from(self, position: int) -> None:
-        """Choose the query at a position of the text, or the block that contains it."""
+        """Choose the query at a position of the text, or the block of queries that contains it."""
         axis, _ = self.axes
         self.query = min(max((position - axis.first) // axis.step, 0), axis.count - 1)
         if self.has_one_text:
@@ -420,7 +418,7 @@ class Choice:
         return self.grid.head_name(self.number)
 
     def looks_at(self, most: int) -> str:
-        """The largest bars: `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
+        """The largest bars, as in `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
         numbers = np.nan_to_num(self.numbers.astype(np.float64))
         order = [place for place in _order(numbers, descending=True)[:most] if numbers[place] != 0]
         texts = (f"{self.bar_labels[place].strip()} {numbers[place]:.2f}" for place in order)
@@ -429,12 +427,12 @@ class Choice:
 
     @property
     def picture(self) -> Picture | None:
-        """The first picture behind the keys of the chosen map."""
+        """The first picture whose patches are keys of the chosen map, or None."""
         return next(iter(pictured(self.grid.report).get(self.grid.name, ())), None)
 
     @property
     def look(self) -> Look:
-        """The numbers of the chosen token over the picture: where it looks, or who looks at it."""
+        """The numbers of the chosen token on the picture: where it looks, or who looks at it."""
         assert self.picture is not None
         on_picture = len(self.numbers) == len(self.picture.boxes)
         numbers = self.numbers if on_picture else self.matrix.values[self.query]
@@ -446,7 +444,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Keep every choice within the report; a token becomes the block that contains it, and back."""
+        """Bring every choice within the report; a token becomes the block that contains it, or vice versa."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         self.ranking.settle(grid)
@@ -461,12 +459,12 @@ class Choice:
         self.settle()
 
     def choose_head(self, number: int) -> None:
-        """Choose a head by its number along the layers."""
+        """Choose a head by its number; heads are numbered layer by layer."""
         self.number = number
         self.settle()
 
     def step_head(self, down: int, right: int) -> None:
-        """Move by layers and heads; in a ranking, by ranks."""
+        """Move by layers and heads or, in a ranking, by ranks."""
         if self.ranking.is_on:
             ranking = self.ranking.heads(self.grid)
             rank = ranking.index(self.number) + down + right
@@ -484,44 +482,44 @@ class Choice:
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The labels of the queries and of the keys."""
+        """The labels of the queries and keys."""
         rows, columns = self.axes
         return _labels(rows), _labels(columns)
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """The labels of the queries without their tokens."""
+        """The labels of the queries, reduced to their positions."""
         return _labels(replace(self.axes[0], tokens=()))
 
     @property
     def has_one_text(self) -> bool:
-        """True if queries and keys are the same tokens, so that a token is chosen as both."""
+        """True if queries and keys are the same tokens, so that choosing a token chooses it as both."""
         rows, columns = self.matrix.values.shape
         return rows == columns and not self.grid.report.context_tokens
 
     @property
     def skip(self) -> int:
-        """The number of first keys excluded from the colours; at least one key remains."""
+        """The number of first keys that the colours ignore; at least one key remains."""
         return self.colours.skip(self.matrix)
 
     @property
     def colouring(self) -> Colouring:
-        """The settings that determine the colours of the map."""
+        """The settings that determine the colours of the chosen map."""
         return self.grid_number, self.number, self.colours.scale, self.skip
 
     @property
     def shading(self) -> Shading:
-        """The places of the chosen map's numbers on the colour map."""
+        """The positions of the chosen map's numbers on the colour map."""
         return self.colours.shading(self.matrix, self.colouring)
 
     @property
     def token(self) -> int:
-        """The chosen key if the view shows who looks at it, else the chosen query."""
+        """The chosen key if the view shows who looks at it, otherwise the chosen query."""
         return self.key if self.is_received else self.query
 
     @property
     def token_labels(self) -> tuple[str, ...]:
-        """The labels of the chosen token's axis."""
+        """The labels of the axis that the chosen token is on."""
         return self.labels[1 if self.is_received else 0]
 
     @property
@@ -534,28 +532,28 @@ class Choice:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The weights of the chosen query on every key, or of every query on the chosen key."""
+        """The weights of the chosen query on every key, or the weights of every query on the chosen key."""
         return self._bars(self.matrix.values)
 
     @property
     def places(self) -> np.ndarray:
-        """The places of these numbers on the colour map; NaN for missing numbers and excluded keys."""
+        """The positions of these numbers on the colour map; NaN for missing numbers and ignored keys."""
         return self._bars(self.shading.places)
 
     @property
     def order(self) -> list[int]:
-        """The order of the bars: by position, or the largest number first and missing numbers last."""
+        """The order of the bars: by position, or largest number first and missing numbers last."""
         numbers = self.numbers
         return _order(numbers, descending=True) if self.by_weight else list(range(len(numbers)))
 
     @property
     def token_statistics(self) -> dict[str, float]:
-        """The statistics of the chosen row or key; empty for a block."""
+        """The statistics of the chosen row or column; empty for a block."""
         axis = self.matrix.axes[1 if self.is_received else 0]
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
     def choose_token(self, token: int) -> None:
-        """Choose a token; with one text, as query and as key."""
+        """Choose a token; with one text, it becomes both query and key."""
         if self.is_received or self.has_one_text:
             self.key = token
         if not self.is_received or self.has_one_text:
@@ -563,20 +561,20 @@ class Choice:
         self.settle()
 
     def step_token(self, step: int, *, around: bool = False) -> None:
-        """Move `step` tokens; with `around`, continue at the other end."""
+        """Move by `step` tokens; with `around`, wrap around at the ends."""
         count, token = len(self.token_labels), self.token + step
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """Choose the token of a bar; with two texts, the view switches to that token's text."""
+        """Choose the token that a bar stands for; with two texts, the view switches to that token's text."""
         if not self.has_one_text:
             self.turn()
         self.choose_token(token)
 
     def turn(self) -> None:
-        """Switch between who looks at the token and where it looks."""
+        """Switch between showing who looks at the token and where it looks."""
         self.is_received = not self.is_received
 
     def toggle_order(self) -> None:
-        """Sort the bars by position, or the largest number first."""
+        """Switch between sorting the bars by position and by size."""
         self.by_weight = not self.by_weight

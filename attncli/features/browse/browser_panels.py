@@ -1,4 +1,4 @@
-"""The browser's panels: the map of the chosen head, the heads, the statistics, the bars of a token."""
+"""The browser's panels: the chosen head's map, the heads, the statistics, and the bars of a token."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,14 +34,14 @@ BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=
 
 @lru_cache(maxsize=16384)
 def _style(parameters: str) -> Style:
-    """The style of an escape sequence with these parameters."""
+    """The style that an escape sequence with these parameters sets."""
     ((_, _, style),) = Text.from_ansi(f"\x1b[{parameters}m.").spans
     assert isinstance(style, Style)
     return style
 
 
 def half_block_segments(levels: np.ndarray, palette: Palette) -> list[Segment]:
-    """One or two rows of levels as a line of half-blocks."""
+    """Draw one or two rows of levels as a single line of half-blocks."""
     inks, papers = palette.foregrounds, palette.backgrounds
     parts = (part[0].tolist() for part in half_blocks(levels, len(inks) - 1))
     return [
@@ -52,7 +52,7 @@ def half_block_segments(levels: np.ndarray, palette: Palette) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Tones:
-    """Rendering of a map's places at a terminal's colour depth, with the characters of a heatmap."""
+    """Renders the numbers of a map at a terminal's colour depth, with the characters of a heatmap."""
 
     depth: str
     is_diverging: bool
@@ -63,7 +63,7 @@ class Tones:
         return palette(self.depth, self.is_diverging)
 
     def cells(self, places: np.ndarray, cell_width: int) -> list[Segment]:
-        """A line of cells, one per place, each `cell_width` characters wide."""
+        """Draw a line of cells, one per number, each `cell_width` characters wide."""
         if self.depth == "none":
             return [Segment(line) for line in character_lines(places[np.newaxis], cell_width)]
         texts, fills = cell_texts(self.palette, cell_width), self.palette.fills
@@ -73,11 +73,11 @@ class Tones:
         ]
 
     def half_blocks(self, places: np.ndarray) -> list[Segment]:
-        """One or two rows of places as a line of half-blocks."""
+        """Draw one or two rows of numbers as a single line of half-blocks."""
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """Black or white text on the colour of a place; the chosen text is bold, and reversed without
+        """Black or white text on the cell's colour; the chosen text is bold, and reversed if there are no
         colours.
         """
         if self.depth == "none" or np.isnan(place):
@@ -89,14 +89,14 @@ class Tones:
 
 
 def fitted(text: str, width: int) -> str:
-    """The text cut or padded to exactly `width` cells; a cut text ends in an ellipsis."""
+    """The text cut or padded to exactly `width` cells; a truncated text ends in an ellipsis."""
     return set_cell_size(shortened(text, width), width) if width > 0 else ""
 
 
 class Panel(ScrollView, can_focus=False):
-    """A panel that draws only visible lines; line 0 is a fixed heading.
+    """A panel that draws only its visible lines; line 0 is a fixed heading.
 
-    Subclasses define the number of lines, the contents of a line, and the effect of a click.
+    Subclasses define the number of lines, what each line contains, and what a click does.
     """
 
     def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
@@ -104,7 +104,7 @@ class Panel(ScrollView, can_focus=False):
         self.choice, self.depth = choice, depth
 
     def tones(self, shading: Shading) -> Tones:
-        """Tones for a shading on this terminal."""
+        """The tones that show a shading on this terminal."""
         return Tones(self.depth, shading.is_diverging)
 
     def heading(self) -> str:
@@ -112,11 +112,11 @@ class Panel(ScrollView, can_focus=False):
         raise NotImplementedError
 
     def num_lines(self) -> int:
-        """Number of lines below the heading."""
+        """The number of lines below the heading."""
         raise NotImplementedError
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """A line below the heading, at this width."""
+        """Draw a line below the heading at this width."""
         raise NotImplementedError
 
     def line_to_show(self) -> int | None:
@@ -128,7 +128,7 @@ class Panel(ScrollView, can_focus=False):
         return False
 
     def num_columns(self) -> int:
-        """Cells of the widest line; wider panels scroll."""
+        """The width of the widest line in cells; wider panels scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
@@ -137,16 +137,16 @@ class Panel(ScrollView, can_focus=False):
 
     @property
     def room(self) -> tuple[int, int]:
-        """Columns, and lines below the heading."""
+        """The number of columns, and of lines below the heading."""
         size = self.scrollable_content_region.size
         return size.width, max(size.height - 1, 1)
 
     def show(self) -> None:
-        """Redraw after a choice, and scroll the chosen line into view."""
+        """Redraw after the choice changed, and scroll the chosen line into view."""
         self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
         if self.num_columns() > width and self.container_size and not self.show_horizontal_scrollbar:
-            self.call_after_refresh(self.show)  # the scrollbar will take a line, but does not exist yet
+            self.call_after_refresh(self.show)  # the scrollbar will take up a line, but does not exist yet
         line, column = self.line_to_show(), self.column_to_show()
         y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
         x = None if column is None else min(max(round(self.scroll_target_x), column - width + 1), column)
@@ -154,11 +154,11 @@ class Panel(ScrollView, can_focus=False):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Redraw at another width."""
+        """Redraw at the new width."""
         self.show()
 
     def render_line(self, y: int) -> Strip:
-        """The heading, or the line that is scrolled to this place."""
+        """Draw the heading, or the line that is scrolled to this place."""
         width, _ = self.room
         if y == 0:
             segments = [Segment(fitted(self.heading(), width), BOLD)]
@@ -176,7 +176,7 @@ class Panel(ScrollView, can_focus=False):
                 self.post_message(self.Chosen())
 
     class Chosen(Message):
-        """The choice was changed with the mouse."""
+        """Posted when the mouse has changed the choice."""
 
 
 LONGEST_LABEL = 16
@@ -187,7 +187,7 @@ POINTER, KEY_POINTER = "▸", "▾"
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a map: label width, characters per cell, rows and columns of numbers per cell.
+    """The sizes of a map: the label width, and each cell's characters, rows and columns of numbers.
 
     A query takes several lines if all queries fit. With `is_whole`, the whole map is visible, with positions
     as labels.
@@ -201,16 +201,16 @@ class Layout:
     lines_per_row: int = 1
 
     def first_line(self, row: int) -> int:
-        """The first line of a row of numbers."""
+        """The first screen line of a row of numbers."""
         return row // (self.block[0] * self.rows_per_line) * self.lines_per_row
 
     def row_at(self, line: int) -> int:
-        """The index of the first row of numbers on a screen line."""
+        """The index of the first row of numbers that a screen line shows."""
         return line // self.lines_per_row * self.rows_per_line * self.block[0]
 
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
-    """The most prominent place of each block: the highest, or the farthest from zero's place."""
+    """The most prominent number of each block: the highest, or the farthest from zero on the colour map."""
     highest = block_maximum(shading.places, block)
     if not shading.is_diverging:
         return highest
@@ -219,9 +219,9 @@ def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
 
 
 class HeadMap(Panel):
-    """A map with queries as rows and keys as columns, whichever is chosen.
+    """A map with queries as rows and keys as columns, whichever of the two is chosen.
 
-    `wants_whole` is None until the user asks for the whole map or for lines.
+    `wants_whole` is None until the user asks for the whole map or for one line per query.
     """
 
     wants_whole: bool | None = None
@@ -243,7 +243,7 @@ class HeadMap(Panel):
             cell_width = min(max((width - label_width) // columns, 1), most)
             lines_per_row = max(1, min(height // rows, MOST_LINES_PER_ROW))
             return Layout(label_width, cell_width, (1, 1), 1, is_whole=False, lines_per_row=lines_per_row)
-        # As few numbers per cell as possible, so that the whole map fits.
+        # Put as few numbers in each cell as possible while still showing the whole map.
         label_width = max(map(len, self.choice.positions)) + 2
         rows_per_line = 1 if self.depth == "none" else 2
         down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
@@ -251,12 +251,12 @@ class HeadMap(Panel):
 
     @property
     def _key_label_width(self) -> int:
-        """Cells for the longest key label, with a pointer before it and a blank after it."""
+        """The width of the longest key label, with a pointer before it and a space after it."""
         return min(max(map(cell_len, self.choice.labels[1])), LONGEST_LABEL) + 2
 
     def labels_width(self, share: int, most: int) -> int | None:
-        """The width, up to `most`, at which key labels fit above their columns; None if they fit into the
-        share, or if they would not fit anyway.
+        """The width, at most `most`, at which key labels fit above their columns; None if they already fit in
+        the share, or if they would not fit in `most`.
         """
         labels, keys = self.choice.labels
         label_width = min(max(map(cell_len, labels)), LONGEST_LABEL) + 2
@@ -264,7 +264,7 @@ class HeadMap(Panel):
         return wanted if wanted > max(share, label_width + len(keys) * LABELLED_CELL_WIDTH) else None
 
     def show(self) -> None:
-        """Compute the colours of all cells once, not per line."""
+        """Compute the colours of all cells once rather than line by line."""
         layout = self.layout_now = self._wanted_layout()
         if self._drawn != (self.choice.colouring, layout):
             self._drawn = self.choice.colouring, layout
@@ -273,7 +273,7 @@ class HeadMap(Panel):
         super().show()
 
     def heading(self) -> str:
-        """The size of a cell's block, or the positions of the keys."""
+        """The size of a cell's block, or the key positions."""
         layout = self.layout_now
         if layout.block != (1, 1):
             pooling = f"the largest of {layout.block[0]} × {layout.block[1]} per cell"
@@ -286,7 +286,7 @@ class HeadMap(Panel):
         return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
 
     def _key_marks(self) -> str:
-        """The labels of the keys above wide cells, or some positions as above a heatmap."""
+        """The key labels above wide cells, or some positions as above a heatmap."""
         width, choice = self.layout_now.cell_width, self.choice
         chosen = choice.key if choice.is_received else None
         if width >= LABELLED_CELL_WIDTH:
@@ -300,15 +300,15 @@ class HeadMap(Panel):
         return marks[: chosen * width].ljust(chosen * width) + KEY_POINTER + marks[chosen * width + 1 :]
 
     def num_lines(self) -> int:
-        """Number of lines, with one or two rows each."""
+        """The number of lines, each of which shows one or two rows."""
         return -(-len(self._places) // self.layout_now.rows_per_line) * self.layout_now.lines_per_row
 
     def num_columns(self) -> int:
-        """Width of the widest line."""
+        """The width of the widest line."""
         return self.layout_now.label + int(self._places.shape[1]) * self.layout_now.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """The label of a line's first query, and its cells."""
+        """Draw the label of a line's first query, followed by its cells."""
         layout, tones = self.layout_now, self.tones(self.choice.shading)
         first = number // layout.lines_per_row * layout.rows_per_line
         skipped = self.scroll_offset.x // layout.cell_width
@@ -328,20 +328,20 @@ class HeadMap(Panel):
         return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if is_chosen else DIM)
 
     def line_to_show(self) -> int | None:
-        """The line of the chosen query."""
+        """The line that shows the chosen query."""
         if self.choice.is_received:
             return None
         return self.layout_now.first_line(self.choice.query)
 
     def column_to_show(self) -> int | None:
-        """The column of the chosen key, or of the key with the largest weight."""
+        """The column of the chosen key or of the key with the largest weight."""
         layout, choice = self.layout_now, self.choice
         places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
         key = choice.key if choice.is_received else int(np.argmax(places))
         return layout.label + int(key) // layout.block[1] * layout.cell_width
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the query of the line, or, if the view shows who looks at a key, the key of the column."""
+        """Choose the query of the line or, if the view shows who looks at a key, the key of the column."""
         layout, choice = self.layout_now, self.choice
         query = layout.row_at(line)
         key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
@@ -353,12 +353,12 @@ class HeadMap(Panel):
 
 
 class PictureMap(Panel):
-    """The picture with the weights of the chosen token; a click chooses a patch."""
+    """The picture, shaded with the chosen token's weights; a click chooses a patch."""
 
     _map_size = (1, 1)
 
     def heading(self) -> str:
-        """The token, and its weight on the picture."""
+        """The token, and its total weight on the picture."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         who = f"who looks at {token}" if choice.is_received else f"where {token} looks"
@@ -366,11 +366,11 @@ class PictureMap(Panel):
         return f"{who}, {100 * share:.0f}% on {name}" if np.isfinite(share) else f"{who}: {name}"
 
     def num_lines(self) -> int:
-        """Number of lines that fit."""
+        """The number of lines that fit."""
         return self._map_size[1] if self.choice.picture else 0
 
     def show(self) -> None:
-        """Paint the picture once, not per line."""
+        """Paint the picture once rather than line by line."""
         choice = self.choice
         if choice.picture is not None:
             self._map_size = columns, lines = fitted_size(choice.picture, *self.room)
@@ -385,7 +385,7 @@ class PictureMap(Panel):
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Two rows of colours, or one of characters."""
+        """Draw two rows as colours, or one row as characters."""
         if self.depth == "none":
             return self.tones(self._shade).cells(self._shade.places[number], 1)
         return half_block_segments(
@@ -393,7 +393,7 @@ class PictureMap(Panel):
         )
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the patch under the mouse, if patches are tokens of the map."""
+        """Choose the patch under the mouse if the map's tokens are patches."""
         choice, (columns, lines) = self.choice, self._map_size
         if choice.picture is None or not choice.has_one_text or not (x < columns and line < lines):
             return False
@@ -410,12 +410,12 @@ REMOVED = "×"
 
 
 class HeadPicker(Panel):
-    """A grid of layers and heads with pattern letters, shaded by the chosen statistic; or a ranking by it,
-    with numbers. A cross marks removed heads.
+    """A grid of layers and heads with pattern letters, shaded by the chosen statistic, or a ranking of the
+    heads by that statistic. A cross marks removed heads.
     """
 
     def heading(self) -> str:
-        """The statistic of the ranking, or the numbers of the heads above the grid."""
+        """The statistic that heads are ranked by, or the head numbers above the grid."""
         choice = self.choice
         if choice.ranking.is_on:
             order = "smallest" if choice.ranking.smallest_first else "largest"
@@ -433,11 +433,11 @@ class HeadPicker(Panel):
 
     @property
     def wanted_width(self) -> int:
-        """Width at which all heads of a layer fit."""
+        """The width at which all heads of a layer fit."""
         return max(self._margin + 3 + CELL * self.choice.grid.num_columns, len(self._axes))
 
     def num_lines(self) -> int:
-        """Layers and the line of axes, or the heads of the ranking."""
+        """The number of lines: the layers and a line for the axes, or the ranked heads."""
         grid = self.choice.grid
         return grid.num_places if self.choice.ranking.is_on else grid.num_rows + 1
 
@@ -447,14 +447,14 @@ class HeadPicker(Panel):
         return max(len(grid.row_name(row)) for row in (0, grid.num_rows - 1))
 
     def _columns_seen(self) -> tuple[int, int]:
-        """The range of heads that fit side by side and include the chosen one."""
+        """The range of heads that fit side by side, chosen to include the current head."""
         grid, room = self.choice.grid, max(1, (self.size.width - self._margin - 2) // CELL)
         column = self.choice.number % grid.num_columns
         first = column // room * room
         return first, min(first + room, grid.num_columns)
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """The heads of a layer, or one head with its number."""
+        """Draw the heads of a layer, or one head with its number."""
         choice = self.choice
         if choice.ranking.is_on:
             return self._ranked(choice.ranking.heads(choice.grid)[number], width)
@@ -495,7 +495,7 @@ class HeadPicker(Panel):
         return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
 
     def line_to_show(self) -> int:
-        """The line of the chosen head."""
+        """The line that shows the chosen head."""
         choice = self.choice
         if choice.ranking.is_on:
             return choice.ranking.heads(choice.grid).index(choice.number)
@@ -518,12 +518,12 @@ class HeadPicker(Panel):
 
 
 class StatisticsPanel(Panel):
-    """The statistics of the chosen head, then of the chosen row or key; a click on a head's statistic ranks
-    by it.
+    """The statistics of the chosen head, then those of the chosen row or key; a click on a head's statistic
+    ranks the heads by it.
     """
 
     def heading(self) -> str:
-        """The chosen head."""
+        """The name of the chosen head."""
         choice = self.choice
         return f"head {choice.head}" if choice.grid.axes == PLACES else choice.head or "this map"
 
@@ -541,11 +541,11 @@ class StatisticsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """Number of statistics of the head, and of the row or key with its title."""
+        """The number of statistics of the head, and of the row or key with its title."""
         return len(self._lines())
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """A name and a number."""
+        """Draw the name of a statistic and its number."""
         name, value = self._lines()[number]
         if value is None:
             return [Segment(fitted(name, width), BOLD)]
@@ -556,7 +556,7 @@ class StatisticsPanel(Panel):
         return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {number_text}", style)]
 
     def clicked(self, line: int, x: int) -> bool:
-        """Rank by the statistic under the mouse."""
+        """Rank the heads by the statistic under the mouse."""
         names = list(self.choice.grid.statistics)
         if line >= len(names):
             return False
@@ -565,8 +565,8 @@ class StatisticsPanel(Panel):
 
 
 class PatternsPanel(Panel):
-    """The letters of the patterns, their numbers of heads, and the strongest heads; a click chooses the
-    strongest.
+    """The pattern letters, how many heads have each pattern, and the strongest of these heads; a click
+    chooses the strongest head.
     """
 
     def heading(self) -> str:
@@ -585,11 +585,11 @@ class PatternsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """One line per pattern."""
+        """The number of patterns, one per line."""
         return len(self._rows())
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Letter, pattern, number of heads, the strongest heads."""
+        """Draw the letter, the pattern, its number of heads, and the strongest heads."""
         row, strongest = self._rows()[number]
         name = f"{pattern_letter(row.pattern)} {plain_text(row.pattern)}"
         heads = (f"{head_name(head)} {fixed(head.value, 2)}" for head in strongest)
@@ -597,7 +597,7 @@ class PatternsPanel(Panel):
         return [Segment(fitted(f"{name:<20}{count:>5}  {'  '.join(heads)}", width))]
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the strongest head of the pattern."""
+        """Choose the strongest head of the pattern under the mouse."""
         _, strongest = self._rows()[line]
         places = {place: number for number, place in enumerate(np.ndindex(self.choice.grid.shape))}
         if not strongest:
@@ -611,21 +611,21 @@ LONGEST_TOKEN, SHORTEST_LABEL = 24, 8
 
 
 class TokenBars(Panel):
-    """One line per token: its label, its number, and a bar in proportion to the largest."""
+    """One line per token: its label, its number, and a bar scaled to the largest number."""
 
     def heading(self) -> str:
-        """The chosen token, and the order."""
+        """The chosen token, and the order of the bars."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         question = f"who looks at {token}" if choice.is_received else f"where {token} looks"
         return question + (", largest first" if choice.by_weight else "")
 
     def num_lines(self) -> int:
-        """One line per token of the other axis."""
+        """The number of tokens on the other axis, one per line."""
         return len(self.choice.numbers)
 
     def show(self) -> None:
-        """Compute the order and the longest bar once, not per line."""
+        """Compute the order and the longest bar once rather than line by line."""
         choice = self.choice
         self._order = choice.order
         sizes = np.where(np.isnan(choice.places), 0, np.nan_to_num(np.abs(choice.numbers.astype(np.float64))))
@@ -634,7 +634,7 @@ class TokenBars(Panel):
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Label, number, bar; a number shown as zero has no bar."""
+        """Draw a label, a number and a bar; a number that rounds to zero has no bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
         number_text = fixed(float(choice.numbers[token]), PRECISION)
@@ -650,7 +650,7 @@ class TokenBars(Panel):
         return [*pieces, Segment(" " + bar(share, room))]
 
     def line_to_show(self) -> int:
-        """The line of the largest number."""
+        """The line that shows the largest number."""
         if self.choice.by_weight:
             return 0
         return int(np.argmax(self._shares)) if len(self._shares) else 0

@@ -1,4 +1,4 @@
-"""`attn browse`: heads and tokens of a saved report, or of a model, in the terminal."""
+"""`attn browse`: explore the heads and tokens of a saved report, or of a model, in the terminal."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ EXAMPLES = (
 NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap works in a pipe)"
 )
-# Survey settings that would leave out heads, or need many texts.
+# Survey settings that would leave out heads or that need many texts.
 LEFT_OUT = ("statistic", "top", "table", "names", "texts", "text_group")
 LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
 HEAD = option("--head", "Open at this head.", "LAYER:HEAD", group="Output", everyday="open at this head")
@@ -70,13 +70,13 @@ TEXT = argument(
 
 
 def is_file(text: str) -> bool:
-    """True if the argument names a saved file, existing or not; otherwise it is a text."""
+    """True if the argument names a saved file, whether or not it exists; otherwise it is a text."""
     has_suffix = Path(text).suffix in SAVED_SUFFIXES and not any(map(str.isspace, text))
     return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises if a text is too long for a name
 
 
 def check_terminal() -> None:
-    """Raise UserError if the browser cannot be displayed or controlled, or is not installed."""
+    """Raise UserError if the browser is not installed, or cannot be displayed or controlled here."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
     streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
@@ -88,14 +88,14 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file. Raises UserError for flags that need a model."""
+    """Read the reports in a file. Raises UserError for flags that need a model."""
     refuse_unreadable_format(file, "browse", suggests_models=True)
     refuse_flags(flags, f"needs a model, but {file} is a saved report: leave it out")
     return opened(file, **arrays).reports
 
 
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
-    """The settings of a model's survey, with a map per head."""
+    """The settings for surveying a model, with one map per head."""
     settings = given_settings("heads", config, flags)
     for key in settings:
         is_left_out = key in LEFT_OUT or key not in HeadsSpec.model_fields
@@ -110,7 +110,7 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
 
 
 class OpenModel:
-    """A model in memory and its text, with the measurements that the browser needs.
+    """An open model with its text, and the measurements that the browser needs.
 
     `looking` names the token whose row is shown first, at `position`.
     """
@@ -121,7 +121,7 @@ class OpenModel:
         self.position: int | None = None
 
     def survey(self, texts: Texts) -> Report:
-        """Survey the heads on a text, or on the probe."""
+        """Survey the heads on a text or on the probe."""
         from torch import Generator
 
         from attncli.features.heads.question import read, report_each
@@ -139,7 +139,7 @@ class OpenModel:
         return report
 
     def look(self, text: str) -> Report:
-        """Survey another text, which becomes the model's text."""
+        """Survey another text, which replaces the model's current text."""
         before, self.looking = self.spec, ()
         self.spec = before.model_copy(
             update={"sentence": text, "file": None, "probe": None, "num_tokens": None}
@@ -161,7 +161,7 @@ class OpenModel:
         return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
-        """The contribution of a head to the logit of the likeliest next token."""
+        """The contribution of a head to the logit of the most likely next token."""
         from attncli.features.browse.browser_choice import Addition
         from attncli.features.why.door import why
 
@@ -187,7 +187,7 @@ class OpenModel:
 
 
 def opened_model(spec: "HeadsSpec", texts: Texts, looking: Sequence[str] = ()) -> tuple[OpenModel, Report]:
-    """Open the model, with its prediction head if it has one, and survey the text."""
+    """Open the model, with its prediction head if it has one, and survey its heads on the text."""
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of
 
@@ -208,7 +208,7 @@ def browse_reports(
     model: OpenModel | None = None,
     head: str | None = None,
 ) -> int:
-    """Browse until the user quits. Raises UserError if there are no maps, or for an unknown head."""
+    """Browse until the user quits. Raises UserError if there are no maps or the head is unknown."""
     from attncli.features.browse.browser import browse
     from attncli.features.browse.browser_choice import Choice, grids
     from attncli.views.matrices import colour_scale
@@ -244,13 +244,13 @@ def browse_reports(
 
 
 def _pop_looking(flags: dict[str, Any]) -> list[str]:
-    """Take out the tokens of --from, which without --to only select the token to show first."""
+    """Remove the tokens of --from from the flags; without --to, they only select the token to show first."""
     is_ranked = flags.get("to") or any(kind.on_grid for _, kind, _ in files_read(flags))
     return [] if is_ranked else flags.pop("from", None) or []
 
 
 def command(name: str, summary: str) -> Command:
-    """The command, with the survey's flags except those that leave out heads."""
+    """The command, which has the survey's flags except those that leave out heads."""
     left_out = (*LEFT_OUT, HEAD.name)
     settings = [
         replace(each, everyday=LOOKING) if each.name == "from" else each

@@ -41,12 +41,13 @@ def cache(
     budget: Share | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
-    """Increase in loss on a text if a key/value head keeps only the first `sink` and last `window` keys.
+    """Measure the increase in loss on a text if a key/value head keeps only its first and last keys.
 
-    The heads are limited one at a time, then growing shares of them together, the least needed first. A
-    `needle` is the part of the text that the end of the text asks for; with one, heads are ordered by the
-    loss on it. A `budget`, a share of the cache, selects the heads that keep all keys. Raises UserError for a
-    model without a cache or a budget that is too small, and MemoryError if memory runs out.
+    A limited head keeps the first `sink` and the last `window` keys. The heads are limited one at a time,
+    then growing shares of them are limited together, starting with the least needed. A `needle` is the part
+    of the text that the end of the text asks for; with a needle, heads are ordered by the loss on it. A
+    `budget`, a share of the cache, selects the heads that keep all keys. Raises UserError for a model without
+    a cache or a budget that is too small, and MemoryError if memory runs out.
     """
     from attncli.features.cache.limited_heads import limited_heads
 
@@ -67,12 +68,12 @@ def cache_policies(
     every: Size | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> PolicyCosts:
-    """Increase in loss on the end of a text if a policy keeps only a share of the keys before it.
+    """Measure the increase in loss on the end of a text if a policy keeps only a share of the earlier keys.
 
-    The prompt is read once. The last tenth of the text, at most 200 tokens, is judged; `every` judges that
-    many tokens at a time, all along the text. `bits` also rounds keys and values. Raises UserError for an
-    unknown policy, a text that is too short, or a model that cannot continue from cached keys, and
-    MemoryError if memory runs out.
+    The prompt is read once. The last tenth of the text, at most 200 tokens, is judged; with `every`, windows
+    of that many tokens are judged all along the text. With `bits`, keys and values are rounded as well.
+    Raises UserError for an unknown policy, a text that is too short, or a model that cannot continue from
+    cached keys, and MemoryError if memory runs out.
     """
     from attncli.features.cache.prompt_cache import policy_costs, windows
 

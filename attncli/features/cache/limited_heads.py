@@ -1,4 +1,4 @@
-"""Increase in loss if key/value heads keep only the first and the last keys, one at a time and together."""
+"""The increase in loss if key/value heads keep only the first and last keys, one at a time and together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,11 +37,11 @@ from attncli.records.columns import Records
 
 
 class Limit:
-    """Key/value heads that keep only the first `sink` keys and the last `window`, the query's own included.
+    """Key/value heads that keep only the first `sink` keys and the last `window`, including the query's own.
 
     Keys keep the positions, and so the rotations, that they have in the full text; Xiao et al. 2023
-    (2309.17453), section 3.2, move the remaining keys together. Keys that the layer masks anyway (a window,
-    padding) stay masked.
+    (2309.17453), section 3.2, instead move the remaining keys together. Keys that the layer masks anyway (a
+    window, padding) stay masked.
     """
 
     def __init__(self, sink: int, window: int) -> None:
@@ -50,7 +50,7 @@ class Limit:
         self._last: tuple[Visibility, Visibility] | None = None
 
     def of_call(self, call: int, limited: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """Replace the output of a call; each text has its own list of limited heads."""
+        """Replace the output of a call; each text has its own set of limited heads."""
         heads = [[place.head for place in removed if place.call == call] for removed in limited]
         return (LayerChange("output", lambda layer: self._output(whole(layer.attention), heads)),)
 
@@ -74,15 +74,15 @@ class Limit:
         return torch.where(head_mask[..., None, None], limited_output, whole)
 
     def columns(self, seen: Visibility, queries: "slice[int, int, None]") -> Int[Tensor, " key"]:
-        """The keys that limited heads let a range of queries see."""
+        """The keys that limited heads let the queries of a range see."""
         end = min(queries.stop + seen.shift, seen.num_keys) if seen.causal else seen.num_keys
         sink = min(self.sink, end)
         window_start = queries.start + seen.shift - self.window + 1
         return torch.cat([torch.arange(sink), torch.arange(max(sink, window_start), end)])
 
     def visibility(self, seen: Visibility) -> Visibility:
-        """The layer's visibility, restricted to the keys of limited heads. Cached: the layers of a run share
-        one.
+        """The layer's visibility, restricted to the keys that limited heads keep; cached for all layers of a
+        run.
         """
         if self._last is None or self._last[0] is not seen:
             self._last = seen, replace(seen, rule=_Ends(self.sink, self.window, seen))
@@ -106,7 +106,7 @@ class _Ends:
 
 
 def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """The output of a layer, from a fused kernel if torch supports the layer's rules."""
+    """Return the output of a layer, using a fused kernel if torch supports the layer's rules."""
     output = fused.output(layer) if layer.visibility.num_keys > 0 else None
     if output is None:
         output = attend(layer, Wanted(output=True)).output
@@ -115,10 +115,10 @@ def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "te
 
 
 def kept_weight(layer: AttentionLayer, limited: Visibility) -> Float[Tensor, " kv_head"]:
-    """Share of a head's weight on the keys that it would keep, averaged over queries and query heads.
+    """The share of a head's weight on the keys that it would keep, averaged over queries and query heads.
 
-    The sum of p over those keys is exp(their logsumexp - the logsumexp of all keys), times their total
-    without a sink.
+    The sum of p over those keys is exp(their logsumexp - the logsumexp of all keys), times the total weight
+    of all keys without a sink.
     """
     all_keys, limited_keys = (
         attend(attention, Wanted()) for attention in (layer, replace(layer, visibility=limited))
@@ -135,9 +135,9 @@ def kept_weight(layer: AttentionLayer, limited: Visibility) -> Float[Tensor, " k
 
 
 class Judge:
-    """Compares predictions with a smaller cache to those with the full cache.
+    """Compares predictions made with a smaller cache to those made with the full cache.
 
-    The first `num_same` predicted places may be left out of the logits: a smaller cache does not change them.
+    The logits may omit the first `num_same` predictions, which a smaller cache does not change.
     """
 
     def __init__(self, logits: Float[Tensor, "place vocabulary"], reading: Judged, num_same: int = 0) -> None:
@@ -150,7 +150,7 @@ class Judge:
         return {"loss": float(losses.mean()), **self._needle(losses)}
 
     def lost(self, logits: Float[Tensor, "place vocabulary"]) -> Lost:
-        """The changes from the full cache to these predictions."""
+        """The changes in these predictions relative to the full cache."""
         same, expected = self.num_same, self.expected
         losses, divergences = expected.compared(logits, first=same)
         divergence = nn.functional.pad(divergences, (same, 0))
@@ -171,8 +171,8 @@ class Judge:
 
 @dataclass(frozen=True)
 class CacheHead:
-    """A key/value head: its place, the share of its weight on the keys that it would keep, the bytes of one
-    key with its value, and the number of keys that it sees and that it would keep.
+    """A key/value head: its place, the share of its weight on the keys that it would keep, the size in bytes
+    of one key with its value, and the numbers of keys that it sees and would keep.
     """
 
     place: HeadPlace
@@ -184,11 +184,11 @@ class CacheHead:
     limited_keys: int
 
     def where(self) -> dict[str, str | int]:
-        """Its place, by column name."""
+        """The head's place, by column name."""
         return {"stack": self.stack, "layer": self.layer, "head": self.place.head}
 
     def num_bytes(self, *, limited: bool) -> int:
-        """Size of its cache after reading the text."""
+        """The size of the head's cache in bytes after reading the text."""
         return self.bytes_per_key * (self.limited_keys if limited else self.visible_keys)
 
 
@@ -222,13 +222,13 @@ class Limiting:
         self.stages, self.num_layers = work or Work(), pretrained.num_layers
         self._reading_cost = READING_RUNS * run_work(pretrained, reading)
         self.heads: list[CacheHead] = []
-        # Queries that see no more keys than a limited head keeps are unchanged.
+        # Queries that see no more keys than a limited head keeps are not affected.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
         self.run = RemovalRuns(pretrained, reading, self._take, key="cache", start=start)
         self.judge = Judge(self.run.output, reading, self.run.num_same)
 
     def _take(self, layer: CapturedLayer) -> Tensor | None:
-        """Record the heads of a call during the reading with the full cache."""
+        """Record the heads of a call while the text is read with the full cache."""
         attention = layer.attention
         assert not isinstance(attention, GivenWeights)
         call = self.num_calls
@@ -255,8 +255,7 @@ class Limiting:
         *,
         beside: Removed = (),
     ) -> Records[Lost]:
-        """The changes in each of these runs, several at a time; `beside` are the heads limited by
-        `begin_from`.
+        """Measure the changes in each run, several at a time; `beside` are the heads limited by `begin_from`.
 
         `what` is the name of the stage that each run reports.
         """
@@ -273,8 +272,8 @@ class Limiting:
         return Lost.rows(lost[index] for index in range(len(limited)))
 
     def expected_work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
-        """Expected work: one run per head, one per count of heads limited together, and the rounds of a
-        search.
+        """The expected work: a run per head, a run per count of heads limited together, and the search
+        rounds.
         """
         head_runs = sum(self.run.work_without([head.place]) for head in order)
         whole = self.run.work_without(())
@@ -282,11 +281,11 @@ class Limiting:
         return head_runs + len(counts) * whole + rounds + whole
 
     def most_needed(self, order: Sequence[CacheHead], count: int) -> list[CacheHead]:
-        """The `count` heads that are needed most while all others are limited, the most needed first.
+        """The `count` heads that are needed most when all others are limited, most needed first.
 
-        Heads that can replace each other are hardly missed one at a time. So this starts from the last 2 *
-        `count` heads of `order` and repeatedly limits the third of them that is needed least beside the heads
-        limited so far.
+        Heads that can replace each other are hardly missed one at a time. The search therefore starts with
+        the last 2 * `count` heads of `order` and repeatedly limits a third of them: those that are needed
+        least beside the heads limited so far.
         """
         sizes = candidate_counts(len(order), count)
         remaining = [*order[len(order) - sizes[0] :]]
@@ -303,7 +302,7 @@ class Limiting:
         return remaining[::-1]
 
     def forgotten(self, queries: Sequence[int]) -> list[Records[ForgottenKey]]:
-        """Per head, the keys with the most weight from one query among the keys that it would not keep."""
+        """For each head, the keys that it would not keep and that get the most weight from one query."""
         tokens, head_rows = self.reading.text.tokens, list[Records[ForgottenKey]]()
 
         def take(layer: CapturedLayer) -> Tensor:
@@ -332,7 +331,7 @@ class Limiting:
         return head_rows
 
     def together(self, order: Sequence[CacheHead], counts: Sequence[int]) -> Records[LostTogether]:
-        """The changes and the remaining cache with the first `counts` heads of `order` limited together."""
+        """Measure the changes, and the remaining cache, with the first `counts` heads of `order` limited."""
         runs = [[head.place for head in order[:count]] for count in counts]
         whole, sizes = num_bytes(order), [num_bytes(order, count) for count in counts]
         return LostTogether.table(
@@ -345,12 +344,12 @@ class Limiting:
 
 
 def num_bytes(order: Sequence[CacheHead], num_limited: int = 0) -> int:
-    """Size of the cache after reading the text, with the first `num_limited` heads of `order` limited."""
+    """The size of the cache after reading the text, with the first `num_limited` heads of `order` limited."""
     return sum(head.num_bytes(limited=rank < num_limited) for rank, head in enumerate(order))
 
 
 def candidate_counts(num_heads: int, count: int) -> list[int]:
-    """Numbers of candidates in each round of the search, from twice `count` down to `count`."""
+    """The number of candidates in each round of the search, from twice `count` down to `count`."""
     sizes = [min(num_heads, 2 * count)]
     while sizes[-1] > count:
         sizes.append(max(count, sizes[-1] - max(1, sizes[-1] // 3)))
@@ -367,13 +366,14 @@ def limited_heads(
     budget: float | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
-    """Increase in loss on a text if one key/value head at a time keeps only `sink` and `window` keys.
+    """Measure the increase in loss on a text if one key/value head at a time keeps `sink` and `window` keys.
 
-    Defaults are 4 and 64, fewer for short texts (`cache_ends`). Runs share the layers below the limited head,
-    so a head of the last layer costs one layer. With a `budget`, a share of the cache, the result also has
-    the heads that may keep all keys (`Limiting.most_needed`) without the cache exceeding the budget; the
-    default `sink` and `window` then take at most a third of it. Raises UserError for a model without a cache,
-    or a budget that is exceeded even with all heads limited, and MemoryError if memory runs out.
+    The defaults are 4 and 64, or fewer for short texts (`cache_ends`). Runs share the layers below the
+    limited head, so limiting a head of the last layer costs only one layer. With a `budget`, a share of the
+    cache, the result also has the heads that may keep all keys (`Limiting.most_needed`) without exceeding the
+    budget; the default `sink` and `window` then take up at most a third of it. Raises UserError for a model
+    without a cache, or a budget that is exceeded even with all heads limited, and MemoryError if memory runs
+    out.
     """
     limit = _usual_limit(reading, sink, window, budget)
     with idle_core_threads() as adapt:
@@ -390,15 +390,13 @@ def limited_heads(
 
 
 def report_layer(work: Work, cost: float, number: int, count: int) -> None:
-    """Report that a layer of the reading begins; a model may have more layers than its config declares."""
+    """Report that a layer is being read; a model may have more layers than its config declares."""
     if number <= count:
         work.begin("reading layer", cost / count, number, count)
 
 
 def _expected_work(pretrained: Pretrained, reading: Judged, limit: Limit, budget: float | None) -> float:
-    """Expected cost of all passes, before the text is read; limiting one head costs about half of the
-    layers.
-    """
+    """The expected cost of all passes before the text is read; limiting a head costs half of the layers."""
     config, full_run = pretrained.whole.config.get_text_config(), run_work(pretrained, reading)
     heads_per_layer: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
@@ -408,7 +406,7 @@ def _expected_work(pretrained: Pretrained, reading: Judged, limit: Limit, budget
 
 
 def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: float | None) -> Limit:
-    """The limit for this text. Raises UserError for impossible numbers and for numbers that limit nothing."""
+    """The limit for this text. Raises UserError for impossible numbers or numbers that limit nothing."""
     if sink is not None and sink < 0:
         raise UserError(f"sink: must be at least 0 (got {sink})")
     if window is not None and window < 1:
@@ -435,9 +433,7 @@ def _limiting(
     sink: int | None,
     window: int | None,
 ) -> Limiting:
-    """Read the text with the full cache; a second time if the first and last keys exceed their share of a
-    budget.
-    """
+    """Read the text with the full cache; read it again if the first and last keys exceed their share."""
     limiting = Limiting(pretrained, reading, limit, work)
     if budget is None:
         return limiting
@@ -448,7 +444,7 @@ def _limiting(
 
 
 def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
-    """The changes with each head limited, with shares of them limited together, and at a budget."""
+    """Measure the changes with each head limited, with shares of them limited together, and at a budget."""
     heads, judge = limiting.heads, limiting.judge
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     _expect_work(limiting, counts, budget)
@@ -486,7 +482,7 @@ def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
 
 
 def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | float | None]:
-    """The forgotten key with the most weight; Nones if the head forgets no key."""
+    """The forgotten key with the most weight; all values are None if the head forgets no key."""
     if not forgotten:
         return dict.fromkeys(LOOKED_AT)
     head = forgotten[0]
@@ -500,7 +496,7 @@ def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | floa
 
 
 def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None) -> None:
-    """Update the expected cost once the heads are known."""
+    """Update the expected cost now that the heads are known."""
     heads, rounds = limiting.heads, list[int]()
     if budget is not None:
         rounds = candidate_counts(len(heads), _num_full(heads, budget))[:-1]
@@ -510,9 +506,9 @@ def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None
 def _at_budget(
     limiting: Limiting, order: Sequence[CacheHead], budget: float
 ) -> tuple[list[CacheHead], LostTogether]:
-    """The heads that keep all keys, the most needed first, and the changes with all others limited.
+    """The heads that keep all keys, most needed first, and the changes with all other heads limited.
 
-    `order` has all heads, the least needed first.
+    `order` has all heads, least needed first.
     """
     order = sorted(order, key=_can_forget)
     full = limiting.most_needed(order, _num_full(order, budget))
@@ -523,21 +519,19 @@ def _at_budget(
 
 
 def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
-    """Number of heads that may keep all keys; heads that have nothing to forget are limited first."""
+    """The number of heads that may keep all keys; heads with nothing to forget are limited first."""
     return len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
 
 
 def _can_forget(head: CacheHead) -> bool:
-    """True if it sees more keys than it would keep; a layer's own window may hold no more."""
+    """True if the head sees more keys than it would keep; a layer's own window may hold no more."""
     return head.limited_keys < head.visible_keys
 
 
 def _within(
     heads: Sequence[CacheHead], limit: Limit, share: float, sink: int | None, window: int | None
 ) -> Limit:
-    """The limit, with fewer keys if these exceed a share of the cache; an explicit `sink` or `window`
-    stays.
-    """
+    """The limit, lowered if its keys exceed a share of the cache; an explicit `sink` or `window` stays."""
     most, sinks, last = share * num_bytes(heads), limit.sink, limit.window
     while sum(head.bytes_per_key * min(head.visible_keys, sinks + last) for head in heads) > most:
         if window is None and last > 1:
@@ -550,7 +544,7 @@ def _within(
 
 
 def _num_limited(order: Sequence[CacheHead], budget: float) -> int:
-    """Smallest number of heads to limit, from the start of `order`, that meets the budget."""
+    """The smallest number of heads to limit, from the start of `order`, so that the budget is met."""
     whole = num_bytes(order)
     for count in range(len(order) + 1):
         if num_bytes(order, count) <= budget * whole:

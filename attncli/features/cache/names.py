@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class CachePolicy(NamedTuple):
-    """A policy for the keys of a prompt: the keys with the highest scores stay in the cache.
+    """A policy for the keys of a prompt: the cache keeps the keys with the highest scores.
 
     `keeps` describes the keys that stay. A policy sees nothing that comes after the prompt; policies.py
     computes the scores.

@@ -1,4 +1,4 @@
-"""The page's block about limited heads: the keys that the selected head forgets."""
+"""The block of the page on limited heads: the keys that the selected head forgets."""
 
 from importlib.resources import files
 

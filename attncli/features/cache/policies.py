@@ -1,4 +1,4 @@
-"""The keys of a prompt that stay in a smaller cache, by policies from the literature."""
+"""Policies from the literature that choose which keys of a prompt stay in a smaller cache."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,14 +32,14 @@ class Turn(Protocol):
     def __call__(
         self, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, /
     ) -> tuple[Tensor, Tensor]:
-        """Both, rotated."""
+        """Return both, rotated."""
 
 
 class Rotation(NamedTuple):
     """A layer's rotation of queries and keys: the model's own function, with the cosines and sines per
     position.
 
-    Only the dimensions `turned` of a head pass through the function.
+    Only the dimensions `turned` of a head are passed through the function.
     """
 
     apply: Turn
@@ -48,7 +48,7 @@ class Rotation(NamedTuple):
     turned: "slice[int | None, int | None, None]"
 
     def undone(self, query: Float[Tensor, "1 head query dim"]) -> Float[Tensor, "1 head query dim"]:
-        """The queries of the first positions before rotation, without any scaling by the rotation."""
+        """The queries of the first positions before the rotation, with any scaling by it undone."""
         count = query.shape[2]
         cosines, sines = self.cosines[:, :count], self.sines[:, :count]
         size = (cosines.square() + sines.square()).mean()
@@ -65,7 +65,7 @@ class Rotation(NamedTuple):
         matrix = torch.eye(dim, dtype=self.cosines.dtype, device=angles.device)
         unit = matrix[self.turned, self.turned][None, None].clone()
         cosines, sines = (part.to(unit).expand(1, unit.shape[2], -1) for part in (cosines, sines))
-        # A row of the unit matrix becomes a column of the rotation.
+        # Each row of the identity matrix becomes a column of the rotation.
         matrix[self.turned, self.turned] = self.apply(unit, unit, cosines, sines)[0][0, 0].mT
         return matrix
 
@@ -81,20 +81,20 @@ class PromptLayer:
 
     @property
     def num_keys(self) -> int:
-        """Number of tokens of the prompt."""
+        """The number of tokens in the prompt."""
         return self.attention.shape[3]
 
     @property
     def num_kv_heads(self) -> int:
-        """Number of key/value heads."""
+        """The number of key/value heads."""
         return self.attention.key.shape[1]
 
     def group_means(self, numbers: Float[Tensor, "head key"]) -> CacheScores:
-        """Mean over the query heads that share a cache."""
+        """The mean over the query heads that share a cache."""
         return numbers.view(self.num_kv_heads, self.attention.group, -1).mean(dim=1)
 
     def last_weights(self, count: int) -> Float[Tensor, "head query key"]:
-        """The weights of the last queries of the prompt."""
+        """The weights of the prompt's last queries."""
         attention, every = self.attention, slice(None)
         seen = attention.visibility[every, every, self.num_keys - count :, every]
         last_queries = replace(attention, query=attention.query[:, :, -count:], visibility=seen)
@@ -103,7 +103,7 @@ class PromptLayer:
         return weights[0]
 
     def even(self, scores: Float[Tensor, " key"]) -> CacheScores:
-        """The same scores for every head."""
+        """Repeat the same scores for every head."""
         return scores.to(self.attention.key.device).expand(self.num_kv_heads, -1)
 
 
@@ -160,10 +160,10 @@ def by_key_norm(layer: PromptLayer) -> CacheScores:
 
 def by_expected_weight(layer: PromptLayer) -> CacheScores:
     """softmax_j(m k_j s + k_j C k_j s^2 / 2) ||v_j||: a key's expected weight from future queries, modelled
-    as Gaussian with the mean m and covariance C of the queries so far; the first four keys stay.
+    as Gaussian with the mean m and the covariance C of the queries so far; the first four keys stay.
 
-    m and C are taken before rotation, then rotated by the mean rotation of the next 512 positions. Devoto et
-    al. 2025 (2510.00636), section 3.
+    m and C are computed before the rotation, then rotated by the mean rotation over the next 512 positions.
+    Devoto et al. 2025 (2510.00636), section 3.
     """
     attention = layer.attention
     skipped = min(SINKS, layer.num_keys - 1)
@@ -189,7 +189,7 @@ def by_expected_weight(layer: PromptLayer) -> CacheScores:
 
 
 def by_chance(layer: PromptLayer) -> CacheScores:
-    """A random order, seeded by the layer's number."""
+    """A random order whose seed is the layer's number."""
     generator = torch.Generator().manual_seed(layer.number)
     scores = torch.rand(layer.num_kv_heads, layer.num_keys, generator=generator)
     return scores.to(layer.attention.key.device)
@@ -199,7 +199,7 @@ class PromptStatistics(NamedTuple):
     """Statistics of a prompt that determine how many keys stay.
 
     `num_keys` is the number of the prompt's keys that each layer's cache holds: those in the window of the
-    prompt's last token, if the layer has a window. `needs` is, per head, the relative change of the output if
+    prompt's last token, if the layer has a window. `needs` is, per head, the relative change in the output if
     the head keeps few keys.
     """
 
@@ -208,7 +208,7 @@ class PromptStatistics(NamedTuple):
 
 
 def even_counts(prompt: PromptStatistics, budget: float) -> list[list[int]]:
-    """The same share of its keys for every head."""
+    """The same share of keys for every head."""
     return [
         [max(1, int(num_keys * budget))] * len(needs)
         for num_keys, needs in zip(prompt.num_keys, prompt.needs, strict=True)
@@ -216,8 +216,8 @@ def even_counts(prompt: PromptStatistics, budget: float) -> list[list[int]]:
 
 
 def pyramid_counts(prompt: PromptStatistics, budget: float) -> list[list[int]]:
-    """Fewer keys from layer to layer, with the same total. Cai et al. 2024 (2406.02069), section 4.2, as in
-    their code and in kvpress; even counts if the lowest layer would get fewer keys than there are last
+    """Fewer keys in each successive layer, with the same total. Cai et al. 2024 (2406.02069), section 4.2, as
+    in their code and in kvpress; even counts if the lowest layer would get fewer keys than there are last
     queries.
 
     Layers that hold different numbers of keys form separate pyramids.
@@ -244,8 +244,8 @@ def _pyramid(num_keys: int, num_layers: int, budget: float) -> list[int]:
 
 
 def head_counts(prompt: PromptStatistics, budget: float) -> list[list[int]]:
-    """All keys for the heads that need them most and few for the others, with as many full heads as fit. Xiao
-    et al. 2024 (2410.10819) train this choice; here it is measured.
+    """All keys for the heads that need them most, and few keys for the others; as many full heads as fit.
+    Xiao et al. 2024 (2410.10819) train this choice; here, it is based on measurements.
     """
     few = [max(1, min(sum(cache_ends(size)), int(size * budget))) for size in prompt.num_keys]
     order = sorted(

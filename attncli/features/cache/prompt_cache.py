@@ -1,4 +1,4 @@
-"""Increase in loss if the cache of a prompt keeps only some of its keys, or is rounded to few bits."""
+"""The increase in loss if a prompt's cache keeps only some of its keys, or is rounded to a few bits."""
 
 import math
 import sys
@@ -51,16 +51,14 @@ KeptKeys = Sequence[Int[Tensor, " _"]]
 
 
 class SmallerCaches:
-    """Copies of a text whose later tokens see only some of its first tokens; each copy keeps other keys."""
+    """Copies of a text whose later tokens see only some of the first ones; each copy keeps other keys."""
 
     def __init__(self, copies: Sequence["PartsForCall"], starts: Sequence[FirstTokens]) -> None:
         self.copies, self.starts = copies, starts
         self.fused = FusedAttention()
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """Replace the output of a call: the queries of each copy see the keys that it keeps, and
-        their own.
-        """
+        """Replace the output of a call: the queries of each copy see the keys that it keeps and their own."""
         start = self.starts[call]
 
         def output(layer: RunningLayer) -> Tensor:
@@ -76,9 +74,7 @@ class SmallerCaches:
 
 
 class KeptPart(NamedTuple):
-    """Heads that keep equally many keys: the remaining keys and values of the first tokens, and their
-    positions.
-    """
+    """Heads that keep equally many keys: their keys and values among the first tokens, with the positions."""
 
     heads: "slice[int, int, None]"
     key: Float[Tensor, "kv_head kept dim"]
@@ -93,7 +89,7 @@ PartsForCall = Callable[[int, FirstTokens], Sequence[KeptPart]]
 def _output(
     layer: AttentionLayer, copy: int, parts: Sequence[KeptPart], fused: FusedAttention
 ) -> Float[Tensor, "1 head query value_dim"]:
-    """The output of one copy, computed with one batch entry per key/value head."""
+    """Compute the output of one copy, with one batch entry per key/value head."""
     num_queries, num_keys = layer.shape[2:]
     start, seen, group = num_keys - num_queries, layer.visibility, layer.group
     outputs = []
@@ -131,7 +127,7 @@ def _call_parts(kept: Sequence[KeptKeys], call: int, start: FirstTokens) -> list
 
 
 def _cached_parts(kept: KeptKeys, start: FirstTokens) -> list[KeptPart]:
-    """All heads in one part if they keep equally many keys, else one part per head."""
+    """Return one part with all heads if they keep equally many keys, otherwise one part per head."""
     counts = {len(keys) for keys in kept}
     if len(counts) == 1:
         keys = torch.stack([*kept])
@@ -153,7 +149,7 @@ def _gathered(
 
 
 def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, "*batch group"]:
-    """Round to the nearest of 2^bits levels between a group's minimum and maximum."""
+    """Round to the nearest of 2^bits levels between the minimum and maximum of each group."""
     least, most = numbers.amin(dim=-1, keepdim=True), numbers.amax(dim=-1, keepdim=True)
     step = ((most - least) / (2**bits - 1)).clamp(min=torch.finfo(numbers.dtype).tiny)
     nearest: Tensor = ((numbers - least) / step).round() * step + least
@@ -162,7 +158,7 @@ def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, 
 
 def rounded_cache(start: FirstTokens, bits: int) -> tuple[Tensor, Tensor]:
     """Keys rounded by channel in groups of 32 tokens, values rounded by token in groups of 32 channels; the
-    last tokens, which fill no group, are not rounded. KIVI: Liu et al. 2024 (2402.02750), section 3.
+    last tokens, which do not fill a group, are not rounded. KIVI: Liu et al. 2024 (2402.02750), section 3.
     """
     size, key, value = ROUNDED_TOGETHER, start.key[0], start.value[0]
     whole = key.shape[1] // size * size
@@ -181,7 +177,7 @@ _noted: dict[ModuleType, SharedChange] = {}
 
 
 def _rotations_noted(code: ModuleType) -> SharedChange:
-    """Patch a model's rotation functions so that each call first calls `_note_rotation`."""
+    """Patch a model's rotation functions so that each call first invokes `_note_rotation`."""
 
     def functions() -> dict[str, Forward]:
         return {name: function for name, function in vars(code).items() if name.startswith("apply_rotary")}
@@ -200,7 +196,7 @@ def _rotations_noted(code: ModuleType) -> SharedChange:
 
 
 class PromptCache:
-    """A prompt that was read once: its keys and values, and the scores of the policies."""
+    """A prompt that has been read once: its keys and values, and the policies' scores."""
 
     def __init__(
         self,
@@ -256,9 +252,9 @@ class PromptCache:
 
     @contextmanager
     def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
-        """Note the layers that really rotate; some receive angles and ignore them (SmolLM3).
+        """Record which layers really rotate; some receive angles and ignore them (SmolLM3).
 
-        Only the call itself shows this, so the model's functions are temporarily wrapped.
+        Only the call itself reveals this, so the model's functions are temporarily wrapped.
         """
         token = _note_rotation.set(lambda: self._turned.add(self._last_module))
         try:
@@ -268,7 +264,7 @@ class PromptCache:
             _note_rotation.reset(token)
 
     def _take(self, layer: CapturedLayer) -> Tensor:
-        """Record the scores of the policies during the full run; returns the layer's output."""
+        """Record the policies' scores during the full run, and return the layer's output."""
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         prompt = self._prompt(attention)
@@ -287,7 +283,7 @@ class PromptCache:
         return output
 
     def _prompt(self, attention: AttentionLayer) -> AttentionLayer:
-        """The layer restricted to the tokens of the prompt."""
+        """The layer, restricted to the tokens of the prompt."""
         count, seen = self.start, attention.visibility
         key_mask = None if seen.key_mask is None else seen.key_mask[:, :count]
         first = replace(seen, num_queries=count, num_keys=count, key_mask=key_mask)
@@ -295,7 +291,7 @@ class PromptCache:
         return replace(attention, query=query, key=key, value=value, visibility=first)
 
     def _needs(self, attention: AttentionLayer, output: Tensor) -> Float[Tensor, " kv_head"]:
-        """Relative change of the output per cache if its heads keep few keys, averaged over queries."""
+        """The relative change in each cache's output if its heads keep few keys, averaged over queries."""
         limited = replace(attention, visibility=self._limit.visibility(attention.visibility))
         change = (output_by(self._limited_fused, limited) - output)[0].float()
         sizes = torch.linalg.vector_norm(change, dim=-1) / torch.linalg.vector_norm(output[0].float(), dim=-1)
@@ -313,8 +309,8 @@ class PromptCache:
                 pass
             case _:
                 raise UserError(f"policy: `expected` cannot undo the rotations of {self.name}: leave it out")
-        # Some models rotate only a part of each head: the function extracts the part itself (GPT-NeoX), or
-        # receives only the part, which is the first dimensions (Phi) or the last (MLA).
+        # Some models rotate only part of each head: the function extracts that part itself (GPT-NeoX), or
+        # receives only that part, which is the first dimensions (Phi) or the last (MLA).
         first, num_turned = attention.query[:, :, :1], cosines.shape[-1]
         turned = slice(None)
         try:
@@ -325,7 +321,7 @@ class PromptCache:
         return Rotation(apply, cosines, sines, turned)
 
     def select_keys(self, policy: str, budget: float) -> list[KeptKeys]:
-        """Per layer and head, the keys that stay, in order, out of the keys that the layer holds."""
+        """For each layer and head, the keys that stay, in order, among the keys that the layer holds."""
         sizes = [int(held.sum()) for held in self.held]
         counts = COUNTS.get(policy, even_counts)(PromptStatistics(sizes, self.needs), budget)
         return [
@@ -334,7 +330,7 @@ class PromptCache:
         ]
 
     def share(self, kept: Sequence[KeptKeys]) -> float:
-        """Remaining share of the prompt's cache, in bytes."""
+        """The remaining share of the prompt's cache, in bytes."""
         whole = left = 0
         for start, held, layer_keys in zip(self.run.starts, self.held, kept, strict=True):
             size = start.key.shape[-1] + start.value.shape[-1]
@@ -343,7 +339,7 @@ class PromptCache:
         return left / whole
 
     def lost(self, copies: Sequence[PartsForCall]) -> list[Lost]:
-        """The changes with each of these caches, several at a time."""
+        """Measure the changes with each of these caches, several at a time."""
         lost: list[Lost] = []
         size = self.run.num_together()
         for first in range(0, len(copies), size):
@@ -356,14 +352,14 @@ class PromptCache:
 
 
 def _largest(scores: Float[Tensor, " key"], held: Bool[Tensor, " key"], count: int) -> Int[Tensor, " kept"]:
-    """The held keys with the highest scores, in order of position."""
+    """The keys with the highest scores among those held, in order of position."""
     (places,) = held.nonzero(as_tuple=True)
     return places[scores[places].topk(count).indices.sort().values]
 
 
 def num_judged(reading: Judged) -> int:
-    """Number of last tokens that are judged: a tenth, at most 200, or the second copy of the probe; always
-    including the needle.
+    """The number of last tokens that are judged: a tenth of the text, at most 200, or the second copy of the
+    probe. The needle is always included.
     """
     num_tokens = len(reading.text.ids)
     count = min(200, max(1, num_tokens // 10)) if reading.repeat is None else reading.repeat - 1
@@ -373,11 +369,11 @@ def num_judged(reading: Judged) -> int:
 
 
 def windows(pretrained: Pretrained, reading: Judged, every: int | None) -> list[Judged]:
-    """Windows of a text, one per `every` judged tokens, each as long as the model's context allows.
+    """The windows of a text, one per `every` judged tokens, each as long as the model's context allows.
 
-    A window judges its last `every` tokens and has at least as many before them. Each window starts with the
-    text's first token if that token is special. Without `every`, the text is the only window. Raises
-    UserError if a window has no room for both parts.
+    A window's last `every` tokens are judged, with at least as many tokens before them. Each window starts
+    with the text's first token if that token is special. Without `every`, the whole text is one window.
+    Raises UserError if a window has no room for both parts.
     """
     if every is None:
         return [reading]
@@ -413,13 +409,14 @@ def policy_costs(
     every: int | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> PolicyCosts:
-    """Increase in loss on the last tokens of a text if the cache of the earlier tokens keeps less.
+    """Measure the increase in loss on the last tokens of a text if the earlier tokens' cache is smaller.
 
     The prompt is read once, with the full cache. Each policy then keeps the share of its keys that a budget
-    allows, and the last tokens are read with these keys and all of their own. Keys keep their rotation.
-    `bits` also rounds all keys and values (see `rounded_cache`). Several `readings`, windows of a text that
-    judge `every` tokens each, are averaged. Raises UserError for a text that is too short to split, or a
-    model that cannot continue from cached keys, and MemoryError if memory runs out.
+    allows, and the last tokens are read with these keys and all of their own. Keys keep their rotation. With
+    `bits`, all keys and values are also rounded (see `rounded_cache`). If there are several `readings`
+    (windows of a text, in each of which `every` tokens are judged), the results are averaged. Raises
+    UserError for a text that is too short to split, or a model that cannot continue from cached keys, and
+    MemoryError if memory runs out.
     """
     window_costs = []
     num_caches = len(policies) * len(budgets) + (bits is not None)
@@ -429,7 +426,9 @@ def policy_costs(
     work.begin("reading", 0.0)
     for reading in readings:
         judged = num_judged(reading) if every is None else every
-        start = len(reading.text.ids) - judged - 1  # the token before the first judged one predicts it
+        start = (
+            len(reading.text.ids) - judged - 1
+        )  # the first judged token is predicted from the one before it
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(
@@ -474,18 +473,18 @@ def _costs(
 
 
 def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[str]) -> float:
-    """Cost of reading the prompt and scoring its keys by each policy."""
+    """The cost of reading the prompt and scoring its keys by each policy."""
     return run_work(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
 
 
 def _cache_cost(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
-    """Cost of continuing from a smaller cache."""
+    """The cost of continuing from a smaller cache."""
     count = num_judged(reading) if every is None else every
     return run_work(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
 
 
 def _mean_costs(window_costs: Sequence[PolicyCosts]) -> PolicyCosts:
-    """Means over windows that judge equally many tokens; the worst token and the needle are not averaged."""
+    """The mean costs over windows with equal numbers of judged tokens, without the worst token and needle."""
     costs = PolicyCost.rows(map(_mean_cost, zip(*(window.policies for window in window_costs), strict=True)))
     return PolicyCosts(
         policies=costs,
@@ -500,7 +499,7 @@ def _mean_costs(window_costs: Sequence[PolicyCosts]) -> PolicyCosts:
 
 
 def _mean_cost(rows: Sequence[PolicyCost]) -> dict[str, object]:
-    """The mean cost of a policy at a budget, by column name, in the order of the columns."""
+    """A policy's mean cost at a budget, by column name, in the order of the columns."""
     worst = max(rows, key=lambda row: _number(row.worst))
     cells = {**worst, **_means(rows, ("cache", "kl", "loss", "needle"))}
     return {name: cells[name] for name in PolicyCost.columns if name in cells}
@@ -522,5 +521,5 @@ def _rounded_part(start: FirstTokens, bits: int) -> KeptPart:
 
 
 def _bits_share(start: FirstTokens, bits: int) -> float:
-    """Size relative to the model's own numbers, with a half-precision scale and offset per 32 values."""
+    """The size relative to the model's own numbers, with a half-precision scale and offset per 32 values."""
     return (bits + 2 * 16 / ROUNDED_TOGETHER) / (8 * start.key.element_size())

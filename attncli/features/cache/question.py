@@ -50,7 +50,7 @@ def read(
 def report(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """The report on heads that keep few keys."""
+    """Build the report on heads that keep few keys."""
     less = f"--policy all or {_shorter(spec)} takes less time"
     return _in_stages(partial(_head_report, spec, reading, pretrained), progress, less)
 
@@ -58,7 +58,7 @@ def report(
 def report_policies(
     spec: PoliciesSpec | BitsSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """The report on policies, or on few bits."""
+    """Build the report on policies, or on rounding to a few bits."""
     less = f"fewer policies and budgets, or {_shorter(spec)}, take less time"
     return _in_stages(partial(_policy_report, spec, reading, pretrained), progress, less)
 
@@ -70,7 +70,7 @@ def _shorter(spec: SmallerCachesSpec) -> str:
 def _in_stages(
     measure: "Callable[[Callable[[Stage], None] | None], Report]", progress: "Progress | None", less: str
 ) -> "Report":
-    """Measure with a progress line; if it takes long, the line suggests `less`."""
+    """Measure while showing a progress line; if the measurement takes long, the line suggests `less`."""
     if progress is None:
         return measure(None)
     progress.if_long(less)
@@ -108,7 +108,7 @@ def _head_report(
 
 
 def _tensors(result: "LimitedHeads") -> "dict[str, NamedTensor]":
-    """Need per head, and the losses over the share of the cache."""
+    """The need of each head, and the losses as functions of the share of the cache."""
     from attncli.records.values import NamedTensor
 
     grids = {

@@ -1,4 +1,4 @@
-"""Results of `attn cache`: losses by head that keeps few keys, and by policy for a prompt's keys."""
+"""The results of `attn cache`: losses if a head keeps few keys, and losses by policy for a prompt's keys."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ NATS = "nats"
 class Lost(Record):
     """Changes in one run, relative to the full cache.
 
-    kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, needle the
-    same for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
+    kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, and needle
+    its rise for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
     position `worst_at`.
     """
 
@@ -27,8 +27,8 @@ class Lost(Record):
 def need_in(lost: Records[Lost] | Records["HeadNeed"]) -> str:
     """The column that measures how much a head needs the keys that it would forget.
 
-    It is the loss on the needle, if there is one, else the kl of the token that changes most: a head that is
-    needed at only one place hardly shows in a mean.
+    This is the loss on the needle if there is one, and otherwise the kl of the token that changes most,
+    because a mean hardly shows a head that is needed at only one place.
     """
     return "needle" if "needle" in lost.cells else "worst"
 
@@ -47,7 +47,7 @@ class KeyValueHead(Record):
 
 
 class HeadNeed(KeyValueHead):
-    """Changes if one head is limited, as in `Lost`.
+    """The changes if one head is limited, as in `Lost`.
 
     `kept_weight` is the share of its weight on the keys that it would keep, averaged over the queries;
     `bytes` is the size of its full cache; `key` is the forgotten key with the most weight at `query`, the
@@ -69,7 +69,7 @@ class HeadNeed(KeyValueHead):
 
 
 class ForgottenKey(KeyValueHead):
-    """A key that a head would not keep, and its weight from the `query`."""
+    """A key that a head would not keep, and the weight that the `query` puts on it."""
 
     query: int
     query_token: str
@@ -79,9 +79,9 @@ class ForgottenKey(KeyValueHead):
 
 
 class LostTogether(Record):
-    """Changes if several heads, a share of all, are limited together, as in `Lost`.
+    """The changes if several heads, a share of all heads, are limited together, as in `Lost`.
 
-    `bytes` is the size of the remaining cache, `cache` its share of the full one.
+    `bytes` is the size of the remaining cache, and `cache` is its share of the full cache.
     """
 
     limited: int = column(is_needed=False)
@@ -96,9 +96,7 @@ class LostTogether(Record):
 
 
 class CacheBaseline(Record):
-    """The losses with the full cache, its bytes and tokens; the numbers of first and last keys of a limited
-    head.
-    """
+    """The full cache's losses, bytes and tokens; the numbers of first and last keys of a limited head."""
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -110,12 +108,12 @@ class CacheBaseline(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LimitedHeads(Result):
-    """Changes if key/value heads keep only the first `sink` and the last `window` keys.
+    """The changes if key/value heads keep only the first `sink` and the last `window` keys.
 
-    `heads` is sorted by need, largest first; `forgotten` has the keys with the most weight per head. `curve`
-    has one row per share of the heads that are limited together, the least needed first. With a budget,
-    `full` has the heads that keep all keys and `at_budget` the changes with all others limited; otherwise
-    both are None.
+    `heads` is sorted by need, largest first; `forgotten` has the forgotten keys with the most weight for each
+    head. `curve` has one row per share of heads that are limited together, starting with the least needed.
+    With a budget, `full` has the heads that keep all keys and `at_budget` the changes with all others
+    limited; otherwise both are None.
     """
 
     heads: Records[HeadNeed] = group()
@@ -128,17 +126,17 @@ class LimitedHeads(Result):
 
     @property
     def sink(self) -> int:
-        """Number of first keys that a limited head keeps."""
+        """The number of first keys that a limited head keeps."""
         return self.baseline.sink
 
     @property
     def window(self) -> int:
-        """Number of last keys that a limited head keeps."""
+        """The number of last keys that a limited head keeps."""
         return self.baseline.window
 
     @property
     def need(self) -> str:
-        """The column by which the heads are sorted; see `need_in`."""
+        """The column that the heads are sorted by; see `need_in`."""
         return need_in(self.heads)
 
     def forgotten_by(self, heads: Records[HeadNeed]) -> Records[ForgottenKey] | None:
@@ -148,7 +146,7 @@ class LimitedHeads(Result):
 
 
 class PolicyCost(Record):
-    """Changes with one policy at one budget, as in `Lost`; `cache` is the remaining share, in bytes.
+    """The changes with one policy at one budget, as in `Lost`; `cache` is the remaining share of bytes.
 
     Rounding to few bits is a policy without a budget.
     """
@@ -164,7 +162,7 @@ class PolicyCost(Record):
 
 
 class PolicyLine(Record):
-    """A policy at all budgets: each column is a list."""
+    """A policy at all budgets; each column holds a list."""
 
     policy: str
     budget: list[float]
@@ -174,7 +172,7 @@ class PolicyLine(Record):
 
 
 class PromptBaseline(Record):
-    """The losses with the full cache; the numbers of tokens in the prompt and of judged tokens after it."""
+    """The losses with the full cache, and the numbers of prompt tokens and of judged tokens after them."""
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -184,9 +182,9 @@ class PromptBaseline(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PolicyCosts(Result):
-    """Changes with each policy at each budget, judged on the last tokens of a text.
+    """The changes with each policy at each budget, judged on the last tokens of a text.
 
-    `lines` has the same numbers by policy if there are several budgets.
+    If there are several budgets, `lines` has these numbers in one row per policy.
     """
 
     policies: Records[PolicyCost] = group()
@@ -196,17 +194,17 @@ class PolicyCosts(Result):
 
     @property
     def prompt(self) -> int:
-        """Number of tokens in the prompt; the largest of several windows."""
+        """The number of tokens in the prompt, or in the longest prompt of several windows."""
         return self.baseline.prompt
 
     @property
     def judged(self) -> int:
-        """Number of judged tokens."""
+        """The number of judged tokens."""
         return self.baseline.judged
 
 
 def budget_lines(policies: Records[PolicyCost]) -> Records[PolicyLine] | None:
-    """One row per policy, with lists over the budgets; None if each policy has only one budget."""
+    """One row per policy, with lists over the budgets, or None if each policy has only one budget."""
     with_budget = policies.where(lambda row: row.budget is not None)
     names = list(dict.fromkeys(with_budget.column("policy")))
     if len(with_budget) < 2 * max(1, len(names)):

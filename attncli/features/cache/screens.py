@@ -1,4 +1,4 @@
-"""The first screens of `cache`: losses by limited head, and by policy."""
+"""The first screens of `cache`: losses by limited head and losses by policy."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -44,14 +44,14 @@ MEANS = {
 
 
 def _whole_cache(report: Report, display: Display) -> Iterator[str]:
-    """Losses and size of the full cache, and the keys that a limited head keeps."""
+    """The losses and size of the full cache, and the keys that a limited head keeps."""
     result = report.result_of(LimitedHeads)
     losses = _whole_losses(result.baseline.loss, result.baseline.needle, display.precision)
     yield f"{losses}, {readable_bytes(result.baseline.bytes)}; limited heads keep {_limit_text(result)}"
 
 
 def _limit_text(result: LimitedHeads) -> str:
-    """`the first 4 and last 64 keys`, `the first key and the last 7`."""
+    """The kept keys in words: `the first 4 and last 64 keys`, `the first key and the last 7`."""
     first, last = result.sink, result.window
     if first > 1 and last > 1:
         return f"the first {first} and last {last} keys"
@@ -71,7 +71,7 @@ def _need(report: Report) -> str:
 
 
 def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[Column]:
-    """The changes without the keys that a head would forget; the column that sorts the heads comes first."""
+    """The changes without the keys that a head would forget, starting with the column that sorts heads."""
     need = need_in(rows)
     names = [need, *(name for name in (*LOST, "worst") if name in rows.cells and name != need)]
     return [
@@ -90,9 +90,7 @@ def _lost(name: str, value: object, precision: int) -> str:
 
 
 def _together(report: Report, display: Display) -> ScreenParts:
-    """The curve, one column per share of the heads; every second or fourth share if the screen is too
-    narrow.
-    """
+    """The curve, with one column per share of heads; on a narrow screen, every second or fourth share."""
     curve = report.result_of(LimitedHeads).curve
     grids = [_curve(curve[::-step][::-1], display) for step in (1, 2, 4)]
     fitting = (grid for grid in grids if len(grid.first_group(display.width).columns) == len(grid.columns))
@@ -158,7 +156,7 @@ def _whole_prompt(report: Report, display: Display) -> Iterator[str]:
 
 
 def _policies(report: Report, display: Display) -> ScreenParts:
-    """One table per loss; the less important ones only if there is room."""
+    """One table per loss; the less important losses appear only if there is room."""
     result = report.result_of(PolicyCosts)
     policies = list(dict.fromkeys(row.policy for row in result.policies))
     most = len(policies)
@@ -169,7 +167,7 @@ def _policies(report: Report, display: Display) -> ScreenParts:
 
 
 def _or_none(grid: Grid, room: int) -> list[Section]:
-    """The whole table or nothing."""
+    """Return the whole table, or nothing if it does not fit."""
     return [grid] if room == len(grid.label.cells) else []
 
 

@@ -41,7 +41,7 @@ def _split_numbers(value: object) -> object:
 
 
 def _check_single(shares: list[float]) -> list[float]:
-    """At most one share, below the whole cache. Raises ValueError for more."""
+    """Check that there is at most one share, below the whole cache. Raises ValueError otherwise."""
     if len(shares) > 1:
         raise ValueError("several shares need `policy`: give one share")
     if shares == [1]:
@@ -81,7 +81,7 @@ TokensJudged = Annotated[
 
 
 class SmallerCachesSpec(OneTextSpec):
-    """Settings that all forms of `attn cache` share."""
+    """Settings shared by all forms of `attn cache`."""
 
     experiment = "cache"
     parts = ("statistics", "heads", "forgotten", "curve")
@@ -99,7 +99,7 @@ class SmallerCachesSpec(OneTextSpec):
 
     @property
     def text_key(self) -> str:
-        """The setting that selects the text."""
+        """The setting that supplies the text."""
         return "num_tokens" if self.probe else "file" if self.file else "sentence"
 
 
@@ -131,7 +131,7 @@ class CacheSpec(SmallerCachesSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        # Random tokens ask for nothing, so they cannot have a needle.
+        # Random tokens ask for nothing, so no needle can be set for them.
         return cls.next_steps if settings.get("sentence") or settings.get("file") else cls.next_steps[1:]
 
     def result_kind(self) -> str:
@@ -143,7 +143,7 @@ class CacheSpec(SmallerCachesSpec):
 
 
 class PoliciesSpec(SmallerCachesSpec):
-    """Settings for a prompt's cache with only some of its keys."""
+    """Settings for a prompt's cache that keeps only some of its keys."""
 
     needle: Needle = None
     budget: Annotated[SharesOfCache, BudgetsInHelp] = Field([], description=BUDGET_HELP)
@@ -159,7 +159,7 @@ class PoliciesSpec(SmallerCachesSpec):
 
     @property
     def policies(self) -> list[str]:
-        """The selected policies, without duplicates."""
+        """The selected policies without duplicates."""
         return [*CACHE_POLICIES] if "all" in self.policy else [*dict.fromkeys(self.policy)]
 
     @classmethod
@@ -175,7 +175,7 @@ class PoliciesSpec(SmallerCachesSpec):
 
 
 class BitsSpec(SmallerCachesSpec):
-    """Settings for a prompt's cache with all keys, rounded to few bits."""
+    """Settings for a prompt's cache that keeps all keys, rounded to a few bits."""
 
     needle: Needle = None
     bits: Bits = None

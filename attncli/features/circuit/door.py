@@ -32,11 +32,12 @@ def head_edges(
     pattern: NamedPattern | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
-    """The share of each earlier part of the model in the work of each head, and in the logits.
+    """Measure the share of each earlier part of the model in the work of each head and in the logits.
 
-    For several texts, the shares are means with 95 % intervals. The heads are `heads`, as 18:6, the heads
-    with a `pattern` on most of the texts, or all. Raises UserError for a model whose scores are not sums of
-    parts, for heads that do not exist and for a pattern that no head has, and MemoryError if memory runs out.
+    For several texts, the shares are means with 95 % intervals. The heads are those in `heads`, such as 18:6;
+    those that show a `pattern` on most of the texts; or all heads. Raises UserError for a model whose scores
+    are not sums of parts, for heads that do not exist and for a pattern that no head has, and MemoryError if
+    memory runs out.
     """
     from attncli.features.circuit.edges import head_edges as edges_of_heads
 
@@ -56,10 +57,11 @@ def compositions(
     head: HeadWithoutStack | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compositions:
-    """Composition scores of pairs of heads, and copying scores, from the weights of a model.
+    """Compute composition scores of pairs of heads, and copying scores, from a model's weights.
 
-    The pairs are all pairs, or those with `head`, as 18:6. Raises UserError for a model whose heads do not
-    write to a residual stream that later heads read, and MemoryError if memory runs out.
+    The pairs are all pairs of heads or, with `head` (such as 18:6), the pairs that include it. Raises
+    UserError for a model whose heads do not write to a residual stream that later heads read, and MemoryError
+    if memory runs out.
     """
     from attncli.features.circuit.edges import compositions as compositions_of_heads
 

@@ -1,4 +1,4 @@
-"""The edges of a circuit: shares of parts in heads, on texts, and composition scores of weights."""
+"""The edges of a circuit: the shares of parts in heads, from texts, and composition scores, from weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ LEAST_SUM = 0.1
 
 
 class _EdgeEnd(NamedTuple):
-    """A side of a head, or the logits (without layer and head), that parts write to."""
+    """A side of a head, or the logits (which have no layer or head), that parts write to."""
 
     layer: int | None
     head: int | None
@@ -68,7 +68,7 @@ class _EdgeEnd(NamedTuple):
 
 @dataclass
 class _Means:
-    """Means over texts of numbers in a fixed order; NaNs are skipped."""
+    """Means over texts of numbers in a fixed order; NaN values are skipped."""
 
     count: Tensor = field(default_factory=lambda: torch.zeros(0))
     mean: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -90,7 +90,7 @@ class _Means:
         return self.mean.masked_fill(self.count == 0, nan).numpy()
 
     def intervals(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The ends of the 95 % intervals; NaN for fewer than two texts."""
+        """The ends of the 95 % intervals; NaN if there are fewer than two texts."""
         low, high = mean_interval(self.count, self.mean, self.squares)
         return low.numpy(), high.numpy()
 
@@ -104,11 +104,11 @@ def head_edges(
     pattern: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
-    """The shares of all parts in the given heads, as 18:6, or in all heads, and in the logits of a decoder.
+    """Measure the shares of all parts in the given heads, or in all heads, and in a decoder's logits.
 
-    With a `pattern`, the heads are those that a survey gives this pattern on most of the texts. Raises
-    UserError for a model whose scores are not sums of parts, for a head that does not exist and for a pattern
-    that no head has, and MemoryError if memory runs out.
+    Heads are named as 18:6. With a `pattern`, the heads are those that a survey gives this pattern on most of
+    the texts. Raises UserError for a model whose scores are not sums of parts, for a head that does not exist
+    and for a pattern that no head has, and MemoryError if memory runs out.
     """
     if pattern is not None:
         heads = heads_with_pattern(pretrained, readings, pattern)
@@ -156,7 +156,7 @@ def head_edges(
 
 
 def _shares(added: Float[Tensor, " part"]) -> Float[Tensor, " part"]:
-    """The shares of parts in their sum; NaN if they cancel."""
+    """The share of each part in the sum of all parts; NaN if the parts cancel."""
     total = added.sum()
     return added / total.where(total.abs() > LEAST_SUM * added.abs().max(), nan)
 
@@ -169,7 +169,7 @@ def _share_rows(
     *,
     has_intervals: bool,
 ) -> Records[PartShare]:
-    """One row per target and part, in their order."""
+    """One row per target and part, in the order in which they are given."""
     pairs = [(target, part) for target, parts in targets for part in parts]
     weights = [
         1.0 if target.layer is None or target.head is None else mean_weights[target.layer, target.head]
@@ -192,7 +192,7 @@ def _share_rows(
 
 
 def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
-    """The edges of at least LEAST_SHARE with the names of their ends, the largest effect first."""
+    """The edges with a share of at least LEAST_SHARE and the names of their ends, largest effect first."""
     is_selected = np.abs(rows.column("share")).round(COMPARED_DECIMALS) >= LEAST_SHARE
     by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength")).round(COMPARED_DECIMALS)
     if "logit" in rows.cells:
@@ -213,7 +213,7 @@ def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
 
 
 def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], float]) -> Records[FedHead]:
-    """The mean weight of each head, and the share of all earlier heads together in each side."""
+    """The mean weight of each head, and the total share of all earlier heads in each of its sides."""
     shares: dict[tuple[int, int, str], float] = {}
     logit_shares: dict[tuple[int, int], float] = {}
     names = ("layer", "head", "side", "kind", "from_layer", "from_head", "share")
@@ -241,7 +241,7 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
 def _edge_ends(
     stream: Stream, heads: Sequence[str], notes: dict[str, None], progress: Callable[[float], None]
 ) -> Iterator[tuple[_EdgeEnd, list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"], float]]:
-    """Each side of the heads, and the logits, with the parts and their contributions.
+    """Yield each side of the heads, then the logits, with the parts and their contributions.
 
     The numbers are the contribution of each part, its effect on the next token's logit (NaN for a model whose
     logits are not a sum of parts; a note is added to `notes`), and the mean weight of the head.
@@ -279,7 +279,7 @@ def _edge_ends(
 
 
 def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
-    """The paths to the next token's logit; None, and a note, if the logits are not a sum of parts."""
+    """The paths to the next token's logit; None, with a note, if the logits are not a sum of parts."""
     unembedding = unembedding_layer(stream.pretrained)
     if unembedding is None:
         return None
@@ -291,9 +291,10 @@ def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
 
 
 class _HeadDirections:
-    """Directions in the key, query and value of a head at each token.
+    """Directions in a head's key, query and value at each token.
 
-    All three are linear in what a part wrote, so that an inner product with them is its contribution.
+    All three are linear in what a part wrote, so the inner product of that part with a direction is its
+    contribution.
     """
 
     def __init__(self, captured: CapturedLayer, head: int) -> None:
@@ -326,8 +327,8 @@ def _added(
 ) -> Float[Tensor, "side part"]:
     """The contribution of each part to the sides of each head, one head after the other.
 
-    The last part is the biases, which include the output of the block for a zero input, from the biases of
-    norms, W_Q, W_K and W_V.
+    The last part is the biases. They include the block's output for a zero input, which comes from the biases
+    of norms, W_Q, W_K and W_V.
     """
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
@@ -353,7 +354,7 @@ def _added_to_logits(
     """The contribution of each part to the logits of the predicted tokens, and to the next token's logit.
 
     The logits of predicted tokens are relative to the mean over the vocabulary, and NaN for a text of one
-    token. The scale of the last norm is frozen. A factor or cap after W_U is left out; a factor does not
+    token. The scale of the last norm is frozen. A factor or cap after W_U is ignored; a factor would not
     change the shares.
     """
     out, unembedding = paths.out, paths.out.unembedding
@@ -381,7 +382,7 @@ def _added_to_logits(
 
 
 def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], pattern: str) -> list[str]:
-    """The heads, as 18:6, that show a pattern on most of the texts."""
+    """The heads, such as 18:6, that show a pattern on most of the texts."""
     counts: dict[str, int] = {}
     for reading in readings:
         for head in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].heads:
@@ -391,7 +392,7 @@ def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], patt
 
 
 class _Maps(NamedTuple):
-    """The matrices that each head of a block reads and writes with, as x W."""
+    """The matrices that each head of a block reads and writes with, applied as x W."""
 
     layer: int
     query: Float[Tensor, "head embed dim"]
@@ -407,13 +408,13 @@ def compositions(
     head: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compositions:
-    """The composition scores of all pairs of heads, or of the pairs with `head`, as 18:6, and copying scores.
+    """Compute composition scores of all pairs of heads, or of those with `head`, and copying scores.
 
     Raises UserError for a model whose heads do not write to a residual stream that later heads read, and
     MemoryError if memory runs out.
     """
-    # A head reads linearly once the scales of norms are frozen; there is no rotation at the first position.
-    # The token, and so the scales, make no difference: each score is a ratio.
+    # A head reads linearly once the scales of the norms are frozen; the first position is not rotated.
+    # The token, and therefore the scales, make no difference because each score is a ratio.
     token = embedding_weight(pretrained).norm(dim=1).argmax()
     text = ModelText(tuple(pretrained.labels([int(token)])), token.reshape(1).cpu())
     stream = Stream(pretrained, Reading(text))
@@ -435,7 +436,7 @@ def compositions(
                     continue
                 scores += _composed(layer, written, maps)
                 adapt()
-            # ||V O X|| = ||R O X||, R of the QR decomposition of V.
+            # ||V O X|| = ||R O X||, with R from the QR decomposition of V.
             writes = _triangle(maps.value) @ maps.output
             earlier.append((maps.layer, writes / writes.flatten(1).norm(dim=1).view(-1, 1, 1)))
             copying += [] if copied.matrix is None else _copying(maps, copied.matrix)
@@ -452,7 +453,7 @@ def compositions(
 
 
 def _composition_edges(rows: Records[Composition]) -> Records[CompositionEdge]:
-    """The pairs of heads, with their names, the highest score first."""
+    """The pairs of heads with their names, highest score first."""
     cells = rows.taken(np.argsort(-rows.column("score"), kind="stable").tolist()).cells
     names = {
         "from": zip(cells["from_layer"], cells["from_head"], strict=True),
@@ -467,7 +468,7 @@ def _composition_edges(rows: Records[Composition]) -> Records[CompositionEdge]:
 
 
 class _Score(NamedTuple):
-    """The composition score of an earlier head and a side of a head."""
+    """The composition score of an earlier head with one side of a later head."""
 
     layer: int
     head: int
@@ -480,7 +481,7 @@ class _Score(NamedTuple):
 def _composed(
     from_layer: int, written: Float[Tensor, "head value_dim embed"], maps: _Maps
 ) -> Iterator[_Score]:
-    """The composition scores of the heads of one layer, whose writes have norm 1, and of a later layer."""
+    """Yield the composition scores of the heads of a layer, whose writes have norm 1, and a later layer."""
     sides: dict[EdgeSide, tuple[Tensor, Tensor]] = {
         "key": (maps.key, maps.query),
         "query": (maps.query, maps.key),
@@ -498,7 +499,7 @@ def _composed(
 
 
 def _copying(maps: _Maps, copied: Float[Tensor, "embed embed"]) -> Iterator[Mapping[str, int | float]]:
-    """sum Re(e) / sum |e| of each head, for the eigenvalues e of a matrix of the size of its values."""
+    """Yield sum Re(e) / sum |e| for each head, where e are the eigenvalues of a value-sized matrix."""
     values = torch.linalg.eigvals((maps.output @ copied @ maps.value).double())
     ratios = values.real.sum(dim=-1) / values.abs().sum(dim=-1)
     for head, score in enumerate(ratios.tolist()):
@@ -511,7 +512,7 @@ def _triangle(matrices: Float[Tensor, "head embed dim"]) -> Float[Tensor, "head 
 
 
 def _maps(stream: Stream, call: int) -> _Maps:
-    """The matrices of a block, from the output of its attention for each direction of the stream."""
+    """The matrices of a block, computed from its attention output for each direction of the stream."""
     captured = stream.attention[call]
     columns = stream.runs[call].mixers[0].columns
     num_heads, embed_dim, value_dim = columns.shape

@@ -1,4 +1,4 @@
-"""A layered graph of the strongest edges between heads, as pictures and pages draw it."""
+"""A layered graph of the strongest edges between heads, for pictures and pages."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ FAINT = 0.1
 
 
 class Edge(NamedTuple):
-    """An edge from a head, or from another part in a saved report, to a later head or the logits."""
+    """An edge from a head, or from another part in a saved report, to a later head or to the logits."""
 
     start: str
     end: str
@@ -37,25 +37,25 @@ class Edge(NamedTuple):
 
     @property
     def letter(self) -> str:
-        """K, Q or V; empty into the logits."""
+        """K, Q or V, or an empty string for an edge to the logits."""
         return LETTERS.get(self.side, "")
 
 
 def layer_and_head(name: str) -> tuple[int, int]:
-    """Layer and head of `18:6` or `linear:18:6`, for sorting; other names come after all heads."""
+    """The layer and head in `18:6` or `linear:18:6`, for sorting; other names come after all heads."""
     first, _, second = name.removeprefix(LINEAR).partition(":")
     layer, head = whole_number(first), whole_number(second)
     return (10**9, 0) if layer is None or head is None else (layer, head)
 
 
 def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
-    """The edges between heads that are not faint next to the strongest one."""
+    """The edges between heads that are not negligible next to the strongest one."""
     between = [edge for edge in edges if edge.end != LOGITS]
     return [edge for edge in between if abs(edge.strength) >= FAINT * abs(between[0].strength)]
 
 
 def into_logits(edges: Sequence[Edge]) -> list[Edge]:
-    """The edges from heads to the logits that are not faint next to the strongest one."""
+    """The edges from heads to the logits that are not negligible next to the strongest one."""
     into = [edge for edge in edges if edge.end == LOGITS]
     return [edge for edge in into if abs(edge.strength) >= FAINT * abs(into[0].strength)]
 
@@ -65,7 +65,7 @@ FEW = 6
 
 
 class Graph(NamedTuple):
-    """The x (0 to 1) and row (from the lowest layer up) of each head, and the edges between heads."""
+    """The x (0 to 1) and row (counted from the lowest layer) of each head, and the edges between heads."""
 
     nodes: dict[str, tuple[float, int]]
     edges: list[Edge]
@@ -73,9 +73,9 @@ class Graph(NamedTuple):
 
 
 def layered_graph(every: Sequence[Edge]) -> Graph | None:
-    """The graph of the strongest edges, which are sorted by strength; None without edges.
+    """The graph of the strongest edges, which are sorted by strength, or None without edges.
 
-    A row has the heads of a layer, each placed above the heads that feed it.
+    Each row has the heads of one layer, and each head is placed above the heads that feed it.
     """
     between = strong_edges(every)[:MOST_DRAWN]
     heads = {name for edge in between for name in (edge.start, edge.end)}

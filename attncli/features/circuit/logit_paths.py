@@ -1,10 +1,10 @@
 """Effects on the next token's logit through the query, the keys and the values of each head.
 
 A head adds t · z to the logit (as in `attn why`), where z = sum_j w_j v_j is its output at the last token,
-which is linear in its values. The effect of its scores is t · z minus the same for uniform weights: the
-integral of the gradient while the scores grow from zero to their values (integrated gradients, Sundararajan
-et al. 2017, 1703.01365). The gradient itself is close to zero for a weight near 1. Paths through later heads
-and MLPs are left out.
+which is linear in its values. The effect of its scores is t · z minus its value for uniform weights: the
+integral of the gradient as the scores grow from zero to their values (integrated gradients, Sundararajan et
+al. 2017, 1703.01365). The gradient itself is close to zero for a weight near 1. Paths through later heads and
+MLPs are ignored.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ NODES = 24
 
 
 class LogitDirections(NamedTuple):
-    """Directions whose inner products with a head's query, key and value are their effects on the logit."""
+    """Directions whose inner products with a head's query, key and value are the effects on the logit."""
 
     head: int
     kv_head: int
@@ -37,7 +37,7 @@ class LogitDirections(NamedTuple):
 
 
 class LogitPaths:
-    """Paths to the logit of the likeliest token after a text, in a stream whose end `out` is linear."""
+    """The paths to the logit of the most likely token after a text, in a stream whose end `out` is linear."""
 
     def __init__(self, stream: Stream, out: ToUnembedding) -> None:
         self.stream, self.out = stream, out
@@ -51,12 +51,12 @@ class LogitPaths:
             self._by_projection[call] = by_projection[-1]
 
     def added(self, reads: Float[Tensor, "part token dim"]) -> Float[Tensor, " part"]:
-        """The contributions of the inputs of W_U to the logit."""
+        """The contribution of each input of W_U to the logit."""
         return reads[:, -1].double() @ self._direction
 
     @property
     def bias(self) -> float:
-        """The contribution of the biases after the last block to the logit."""
+        """The contribution to the logit of the biases after the last block."""
         return float(self.added(self.out.zero_output.unsqueeze(0))) + self._bias
 
     def head_directions(self, call: int, heads: Iterable[int]) -> list[LogitDirections]:
@@ -79,7 +79,7 @@ class LogitPaths:
         by_output: Float[Tensor, " value_dim"],
         written: Float[Tensor, " value_dim"],
     ) -> LogitDirections:
-        """The directions of a head, for the gradient `by_output` of its input to W_O, `written`."""
+        """The directions of a head, from the gradient `by_output` for its input to W_O, `written`."""
         kv_head = head // attention.group
         query = attention.query[0, head].double()
         key, value = (vectors[0, kv_head].double() for vectors in (attention.key, attention.value))

@@ -13,7 +13,7 @@ THINNEST, THICKEST = 0.4, 3.0
 
 
 class GraphBlock(Rigid):
-    """Heads in rows of layers, the lowest at the bottom, with a thicker arrow for a stronger edge."""
+    """Draws heads in one row per layer, lowest layer at the bottom; a thicker arrow is a stronger edge."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -25,7 +25,7 @@ class GraphBlock(Rigid):
         self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw the legend of the colours, and the graph below it."""
+        """Draw the legend of the colours and, below it, the graph."""
         total_width, total_height = figure.get_size_inches()
         x = left
         names = [("K keys", "key"), ("Q queries", "query"), ("V values", "value")]
@@ -39,11 +39,11 @@ class GraphBlock(Rigid):
         axes.set_xlim(0, 1)
         axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
         axes.set_axis_off()
-        # On a text of one token all strengths are 0.
+        # For a text of one token, all strengths are 0.
         strongest = max(abs(edge.strength) for edge in self.graph.edges) or 1.0
         for edge in self.graph.edges:
             (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
-            # An arrow that skips rows bends around their heads.
+            # An arrow that skips rows bends around the heads in them.
             bend = 0.12 if y1 - y0 > 1 else 0.0
             axes.annotate(
                 "",

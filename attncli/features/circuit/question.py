@@ -1,4 +1,4 @@
-"""`attn circuit`: which heads feed which, on one text, the probe or many texts, or from the weights."""
+"""`attn circuit`: which heads feed which, measured on one text, the probe or many texts, or from weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ HeadFed = Annotated[
 
 
 class HeadsFeedingHeadsSpec(ModelSpec):
-    """The settings that the forms of `attn circuit` share."""
+    """The settings shared by all forms of `attn circuit`."""
 
     experiment = "circuit"
     title = "Which heads feed which"
@@ -109,7 +109,7 @@ class CompositionsSpec(HeadsFeedingHeadsSpec):
 
 
 def read(spec: CircuitSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "Reading":
-    """The text as the model reads it."""
+    """Read the text for the model."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
@@ -121,14 +121,14 @@ def report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    """The report of one text."""
+    """Build the report on one text."""
     return _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
 
 
 def report_many(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report of many texts: means with 95 % intervals."""
+    """Build the report on many texts, with means and 95 % intervals."""
     import torch
 
     from attncli.models.text_files import ManyTexts
@@ -180,7 +180,7 @@ def report_weights(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    """The report of composition and copying scores, from the weights."""
+    """Build the report on composition and copying scores, which come from the weights."""
     from attncli.features.circuit.door import compositions
     from attncli.runs.report_parts import build_report, shipped_notes
 

@@ -1,4 +1,4 @@
-"""The results of `attn circuit`: shares of parts in heads on texts, and composition scores of weights."""
+"""The results of `attn circuit`: the shares of parts in heads on texts, and composition scores of weights."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,10 +10,10 @@ class PartShare(Record):
     """The share of an earlier part of the model in one side of a head or, without a head, in the logits.
 
     `side` is key, query, value or logit; `kind` is the kind of part: embedding, head, linear (a head without
-    a softmax), mlp or bias. Several texts have 95 % intervals. Shares are None if a head looks only at the
-    first key, and if the parts of a side cancel: their sum is less than a tenth of the largest. `logit` is
-    the effect on the next token's logit through this edge, None for a model whose logits are not a sum of
-    parts.
+    a softmax), mlp or bias. For several texts, there are 95 % intervals. Shares are None if a head looks only
+    at the first key, and if the parts of a side cancel, so that their sum is less than a tenth of the largest
+    part. `logit` is the effect on the next token's logit through this edge, or None for a model whose logits
+    are not a sum of parts.
     """
 
     layer: int | None
@@ -30,7 +30,7 @@ class PartShare(Record):
 
 
 class PartEdge(Record):
-    """A `PartShare` with the names of its two ends, as 16:0 or MLP 16, and 18:6 or logits."""
+    """A `PartShare` with the names of its two ends, such as 16:0 or MLP 16 and 18:6 or logits."""
 
     start: str = column("from")
     end: str = column("to")
@@ -47,9 +47,9 @@ class PartEdge(Record):
 
 
 class FedHead(Record):
-    """The mean weight of a head on its keys after the first, and the shares of all earlier heads together.
+    """The mean weight of a head on its keys after the first, and the total share of all earlier heads.
 
-    `logit_share` is the share of the head in the logits of a decoder.
+    `logit_share` is the share of this head in a decoder's logits.
     """
 
     stack: str = column(is_needed=False)
@@ -66,25 +66,25 @@ class FedHead(Record):
 class HeadEdges(Result):
     """The share of each earlier part of the model in the work of each head, and in the logits.
 
-    `rows` has every part of every side, in the order of the model; the shares of a side add up to 1. A share
-    above 1 in size belongs to a part larger than the sum, because parts of the other sign cancel most of it:
-    its sign counts, not its size. For several texts, a share is the mean over the texts where it is a number.
-    `edges` has the shares of at least 1 %, and those with at least 1 % of the largest effect on the logit,
-    sorted by that effect or, for a model without logits, by strength.
+    `rows` has every part of every side, in model order; the shares of a side add up to 1. A share above 1 in
+    size belongs to a part larger than the sum, because parts of the other sign cancel most of it: only its
+    sign is meaningful, not its size. For several texts, a share is the mean over the texts where it is a
+    number. `edges` has the shares of at least 1 %, and those with at least 1 % of the largest effect on the
+    logit, sorted by that effect or, for a model without logits, by strength.
 
-    A share on side key or query is one of the score of a query's strongest key after the first, minus the
-    mean score of the keys that the query sees; queries are weighted by the weight of that key. On side value
-    it is one of the head's output, along that output. On side logit, which has no layer and head, it is one
-    of the logits of the predicted tokens, minus the mean over the vocabulary.
+    A share on side key or query is a share of the score of a query's strongest key after the first, minus the
+    mean score of the keys that the query sees; queries are weighted by the weight of that key. On side value,
+    it is a share of the head's output, along that output. On side logit, which has no layer or head, it is a
+    share of the logits of the predicted tokens, minus the mean over the vocabulary.
 
     `strength` is the share times the head's mean weight on those keys, because the score of a head that looks
     only at the first key decides little; for the logits it is the share.
 
     `logit` is the effect on the logit of the likeliest next token through the edge and its head; on side
-    logit, it is the contribution of the part, as in `attn why`. On side value it is a part of the whole
-    contribution of the head; on sides key and query, of the difference from uniform weights (integrated
-    gradients, Sundararajan et al. 2017). For several texts it is a mean. Effects through later heads and MLPs
-    are left out.
+    logit, it is the contribution of the part, as in `attn why`. On side value, it is a part of the head's
+    whole contribution; on sides key and query, it is a part of the difference from uniform weights
+    (integrated gradients, Sundararajan et al. 2017). For several texts, it is a mean. Effects through later
+    heads and MLPs are ignored.
     """
 
     edges: Records[PartEdge] = group(is_kept=False)
@@ -100,12 +100,12 @@ class HeadEdges(Result):
         return {(row.layer, row.head): row.weight for row in self.heads}
 
     def strongest_between_heads(self) -> PartEdge | None:
-        """The strongest edge from a head to a head."""
+        """The strongest edge from one head to another, or None if there is none."""
         return next((edge for edge in self.edges if None not in (edge.from_head, edge.to_head)), None)
 
 
 class Composition(Record):
-    """The composition score of an earlier head and one side of a later head."""
+    """The composition score of an earlier head with one side of a later head."""
 
     layer: int
     head: int
@@ -145,16 +145,16 @@ class HeadCopying(Record):
 class Compositions(Result):
     """Composition scores of pairs of heads, and copying scores of heads, from the weights.
 
-    `rows` has one row per pair of heads and side, in the order of the model; `edges` has the same, the
-    highest first. The composition `score` is ||W_1 W_2||_F / (||W_1||_F ||W_2||_F), where W_1 is the W_OV of
-    the earlier head and W_2 the W_QK of the later head (query), its transpose (key) or its W_OV (value): K-,
-    Q- and V-composition of Elhage et al. 2021. W_Q, W_K and W_V include the gains of the norms; rotations are
-    left out.
+    `rows` has one row per pair of heads and side, in the order of the model; `edges` has these rows with
+    names, highest score first. The composition `score` is ||W_1 W_2||_F / (||W_1||_F ||W_2||_F), where W_1 is
+    the W_OV of the earlier head and W_2 the W_QK of the later head (query), its transpose (key) or its W_OV
+    (value): K-, Q- and V-composition of Elhage et al. 2021. W_Q, W_K and W_V include the gains of the norms;
+    rotations are ignored.
 
     `copying` has one row per head with its copying `score`, sum Re(e) / sum |e| of the eigenvalues e of W_U
     W_OV W_E: 1 for a head that raises the logits of the tokens that it looks at. W_E and W_U include the
-    matrices between them and the stream. It is empty for models that do not predict the next token, and for
-    models whose transformation of the stream before W_U is not linear.
+    matrices between them and the stream. `copying` is empty for models that do not predict the next token,
+    and for models whose transformation of the stream before W_U is not linear.
     """
 
     edges: Records[CompositionEdge] = group(is_kept=False)

@@ -1,4 +1,4 @@
-"""The first screens of circuits, with the strongest edges as text and as a table, and the graph as DOT."""
+"""The first screens of circuits, with the strongest edges as text and as a table; also a graph in DOT."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def head_edges(result: Result | None) -> list[Edge]:
-    """The edges between heads and into the logits, the strongest first."""
+    """The edges between heads and to the logits, strongest first."""
     match result:
         case HeadEdges():
             edges = [
@@ -50,9 +50,9 @@ def head_edges(result: Result | None) -> list[Edge]:
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
-    """Lines `16:0 -K-> 17:3, 18:6, 18:7 -> logits` with as many of the strongest edges as fit.
+    """Lines such as `16:0 -K-> 17:3, 18:6, 18:7 -> logits`, with as many of the strongest edges as fit.
 
-    A negative edge is `16:0 -K-| 17:3`.
+    A negative edge is written as `16:0 -K-| 17:3`.
     """
     to_logits = {edge.start for edge in into_logits(edges)}
     between = strong_edges(edges)
@@ -66,7 +66,7 @@ def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str
 
 
 def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
-    """One line per head, side, sign and continuation to the logits; lower layers first."""
+    """One line for each head, side, sign and continuation to the logits, with lower layers first."""
     groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
     for edge in edges:
         arrow = f"-{edge.letter}-{'>' if edge.strength > 0 else '|'}"
@@ -96,7 +96,7 @@ LOWERS = "; -| is negative"
 
 
 def _edge_table(edges: Sequence[Edge], columns: EdgeColumns, display: Display, count: int) -> Grid:
-    """The table of the strongest edges between heads."""
+    """A table of the strongest edges between heads."""
     strongest = edges[:count]
     label = Column(("", "head"), [plain_text(edge.start) for edge in strongest], left=True)
     ends = [
@@ -108,12 +108,12 @@ def _edge_table(edges: Sequence[Edge], columns: EdgeColumns, display: Display, c
 
 
 def _cancels(edge: Edge) -> bool:
-    """True if the parts cancel, so that the share is above 1 in size or missing."""
+    """True if the parts cancel, so that the share is missing or above 1 in absolute value."""
     return edge.share is None or abs(edge.share) > 1
 
 
 def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
-    """The shares, the half widths of their intervals, and the number that edges are sorted by."""
+    """The shares, the half-widths of their intervals, and the number that the edges are sorted by."""
     columns = [
         Column(
             ("", "share"), [NO_NUMBER if _cancels(edge) else fixed(edge.share, precision) for edge in edges]
@@ -132,7 +132,7 @@ def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
 
 @dataclass(frozen=True)
 class StrongestEdges(Element):
-    """The strongest edges as text, and the edges between heads as a table with these columns of numbers."""
+    """The strongest edges as text, and a table of the edges between heads with the given columns."""
 
     columns: EdgeColumns
 
@@ -224,7 +224,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
 
 
 def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Write a Graphviz digraph per report (https://graphviz.org/doc/info/lang.html)."""
+    """Write one Graphviz digraph per report (https://graphviz.org/doc/info/lang.html)."""
     for report in reports:
         stream.writelines(f"{line}\n" for line in _dot_lines(report, display))
 

@@ -1,7 +1,7 @@
 """The two ends of the residual stream as linear maps: from the embedding, and to the input of W_U.
 
 The modules between the embedding and the first block, and between the last block and W_U, run with the scales
-of their norms frozen; they are found by their behaviour, not by their names.
+of their norms frozen; they are identified by their behaviour, not by their names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def unembedding_layer(pretrained: Pretrained) -> nn.Linear | None:
 
 
 def embedding_weight(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
-    """W_E, from the whole model: the body may not have it (BART)."""
+    """W_E, from the whole model, because the body may not have it (BART)."""
     embedding = pretrained.whole.get_input_embeddings()
     weight = embedding.weight
     assert isinstance(weight, Tensor)
@@ -56,16 +56,16 @@ class _End:
         self._zero_outputs = self._run(torch.zeros_like(self._read()))
 
     def _read(self) -> Float[Tensor, "1 token dim"]:
-        """The input of this end in the model's run."""
+        """The input of this end when the model ran."""
         raise NotImplementedError
 
     def _run(self, vectors: Float[Tensor, "text token dim"] | None) -> Float[Tensor, "text token out"]:
-        """The output of this end for these vectors, or for its input in the run."""
+        """The output of this end for these vectors or, by default, for its input in the model's run."""
         raise NotImplementedError
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:
-        """Record the norms that run in the with-block."""
+        """Record the norms that run inside the with block."""
         calls: dict[nn.Module, list[FrozenNorm | None]] = {}
 
         def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
@@ -92,12 +92,12 @@ class _End:
             yield
 
     def outputs(self, vectors: Float[Tensor, "text token dim"]) -> Float[Tensor, "text token out"]:
-        """The outputs of this end for vectors, minus its output for zero."""
+        """The outputs of this end for vectors, minus its output for a zero input."""
         size = max(1, CHUNK // max(1, vectors[0].numel()))
         return torch.cat([self._run(some) - self._zero_outputs for some in torch.split(vectors, size)])
 
     def gradient(self, direction: Float[Tensor, "token out"]) -> Float[Tensor, "token dim"]:
-        """The gradient, by the input, of the inner product of the output with a direction."""
+        """The gradient, with respect to the input, of the inner product of the output with a direction."""
         with torch.enable_grad():
             nothing = torch.zeros_like(self._read()).requires_grad_()
             left = self._run(nothing)
@@ -106,11 +106,11 @@ class _End:
 
     @property
     def zero_output(self) -> Float[Tensor, "token out"]:
-        """The output for a zero input, from shifts of norms and positions."""
+        """The output for a zero input, which comes from the shifts of norms and from positions."""
         return self._zero_outputs[0]
 
     def is_linear(self) -> bool:
-        """True if it maps sums to sums and reproduces its output in the model's run."""
+        """True if this end maps sums to sums and reproduces its output in the model's run."""
         read = self._read()
         random = torch.randn(read.shape, generator=torch.Generator().manual_seed(0)).to(read) * read.std()
         read_output, random_output, sum_output = self.outputs(torch.cat([read, random, read + random]))
@@ -145,7 +145,7 @@ class ToUnembedding(_End):
         return reads[0].reshape(count, self.stream.num_tokens, -1)
 
     def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor] | None:
-        """The model's outputs without running its blocks; None if a hook stopped it."""
+        """The model's outputs without running its blocks, or None if a hook stopped the model."""
         count = 1 if vectors is None else len(vectors)
         with self.stream.frozen.beginning_behind(count, vectors), self._frozen():
             outputs: Mapping[str, Tensor] | None = run_model(
@@ -154,7 +154,7 @@ class ToUnembedding(_End):
             return outputs
 
     def refusal(self) -> str | None:
-        """The reason that logits are not a sum over the stream, or None."""
+        """The reason why the logits are not a sum over the stream, or None if they are."""
         if not self.is_linear():
             return "between its last block and W_U there is more than a norm and products of matrices"
         return (
@@ -178,11 +178,11 @@ class ToUnembedding(_End):
 
     @property
     def likeliest(self) -> int:
-        """The id of the likeliest token after the text."""
+        """The id of the most likely token after the text."""
         return int(self._last_outputs[1].argmax())
 
     def _keeps_order(self) -> bool:
-        """True if the logits keep the order of the outputs of W_U, as after a factor or a cap."""
+        """True if the logits have the same order as the outputs of W_U, as after a factor or a cap."""
         unembedded, raw_logits = self._last_outputs
         logits = raw_logits.double()
         order = unembedded.argsort()
@@ -226,7 +226,7 @@ class FromEmbedding(_End):
 
 
 class Copied(NamedTuple):
-    """The product of W_U, W_E and the ends of the stream, or the reason that there is no such matrix."""
+    """The product of W_U, W_E and the ends of the stream, or the reason why no such matrix exists."""
 
     matrix: Float[Tensor, "embed embed"] | None
     reason: str = ""
@@ -235,7 +235,7 @@ class Copied(NamedTuple):
 def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
     """The map from the last block through W_U to the tokens, and back through W_E to the first block.
 
-    `stream` must be the stream of a text of one token.
+    `stream` must be that of a text of one token.
     """
     out = ToUnembedding(stream, unembedding)
     if (reason := out.refusal()) is not None:

@@ -1,4 +1,4 @@
-"""Differences of two sets of weights or two surveys of heads, aligned by their tokens."""
+"""Differences between two sets of weights or two surveys of heads, aligned by their tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ ARROW = " → "
 
 
 def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
-    """Align tokens: the longest common runs first; between them, runs of equal length correspond."""
+    """Align tokens: match the longest common runs first; between them, runs of equal length correspond."""
     tokens: list[str] = []
     places: list[tuple[int, int]] = []
     for kind, i, last_i, j, last_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
@@ -47,9 +47,7 @@ def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
 
 
 def align_positions(axis: str, a: int, b: int) -> Alignment:
-    """Align positions without tokens, which correspond one to one. Raises UserError if their numbers
-    differ.
-    """
+    """Align positions without tokens one to one. Raises UserError if their numbers differ."""
     if a != b:
         raise UserError(f"diff: A has {a} entries along {axis} and B has {b}, but no tokens to align them")
     return Alignment((), np.arange(a), np.arange(b))
@@ -64,7 +62,7 @@ COMMON_AXES = ("layer", "head")
 
 @dataclass(frozen=True)
 class NamedWeights:
-    """Weights of every query on every key, the last two axes, with the tokens of both if known.
+    """The weights of every query on every key (the last two axes), with the tokens of both axes if known.
 
     `mask` marks the keys that each query sees.
     """
@@ -78,12 +76,13 @@ class NamedWeights:
 
 @dataclass(frozen=True)
 class WeightDifferences:
-    """The weights of both sides at the aligned places, and the distance between their rows.
+    """The weights of both sides at the aligned positions, and the distances between their rows.
 
-    A query that one side lacks has no row there (NaN); such a key has weight 0. `distances` are
-    Jensen-Shannon distances per row, NaN if a row is not a distribution; see `jensen_shannon`. `changed_rows`
-    are the rows that moved furthest, `by_head` the heads, the one that moved most first, empty if the weights
-    only have the axes query and key. `masks` are the masks of both sides at the aligned places.
+    A query that one side lacks has no row there (NaN); a key that one side lacks has weight 0. `distances`
+    are Jensen-Shannon distances per row, NaN if a row is not a distribution; see `jensen_shannon`.
+    `changed_rows` has the rows that moved furthest. `by_head` has the heads, the one that moved most first;
+    it is empty if the weights have no axes but query and key. `masks` has both sides' masks at the aligned
+    positions.
     """
 
     axes: tuple[str, ...]
@@ -98,12 +97,12 @@ class WeightDifferences:
 
     @property
     def shared_mask(self) -> Mask | None:
-        """The common mask of both sides; None if they differ."""
+        """The mask that both sides have in common, or None if their masks differ."""
         return self.masks[0] if self.masks[0] == self.masks[1] else None
 
 
 def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
-    """Compare B with A. Raises UserError if axes differ, or sizes other than of layers, heads and tokens."""
+    """Compare B with A. Raises UserError if axes differ, or sizes other than layers, heads and tokens."""
     sizes = tuple(zip(a.axes, a.values.shape, b.values.shape, strict=False))[:-2]
     if a.axes != b.axes or any(i != j for axis, i, j in sizes if axis not in COMMON_AXES):
         sides = [f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (a, b)]
@@ -132,7 +131,7 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
 
 
 def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tuple[int, int]) -> Alignment:
-    """The alignment of the queries, or the keys, of both sides."""
+    """The alignment of both sides' queries or keys."""
     if all(len(names) == size for names, size in zip(tokens, sizes, strict=True)) and all(sizes):
         return align(*tokens)
     return align_positions(axis, *sizes)
@@ -141,7 +140,7 @@ def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tupl
 def _spread(
     values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """One side's weights at the aligned places: NaN for a query that it lacks, 0 for such a key."""
+    """One side's weights at the aligned positions: NaN for a query that it lacks, 0 for such a key."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
@@ -152,7 +151,7 @@ def _mask_at(
     queries: npt.NDArray[np.int64],
     keys: npt.NDArray[np.int64],
 ) -> Mask | None:
-    """One side's mask at the aligned places; a causal mask stays causal if the tokens are its own."""
+    """One side's mask at the aligned positions; a causal mask stays causal if the tokens are its own."""
     num_queries, num_keys = side.values.shape[-2:]
     hidden = None if side.mask is None else side.mask.hidden(num_queries, num_keys)
     is_causal = num_queries == num_keys and np.array_equal(queries, keys) and side.mask == Mask(causal=True)
@@ -184,7 +183,7 @@ def _changed_rows(
 
 
 def _by_head(axes: tuple[str, ...], distances: npt.NDArray[np.float64]) -> Records[MovedHead]:
-    """The heads with a row on both sides; empty without an axis of heads."""
+    """The heads that have a row on both sides; empty if there is no axis of heads."""
     if not axes or np.isnan(distances).all():
         return MovedHead.rows([])
     index = np.nonzero(~np.isnan(distances).all(axis=-1))
@@ -207,9 +206,9 @@ IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS
 
 @dataclass(frozen=True)
 class ChangedHeads:
-    """Statistics of heads whose 95 % intervals do not overlap, the largest change first.
+    """The head statistics whose 95 % intervals do not overlap, largest change first.
 
-    `num_changed` of the `num_shared` heads that both surveys have are affected.
+    Of the `num_shared` heads that both surveys have, `num_changed` are affected.
     """
 
     rows: Records[ChangedStatistic]
@@ -221,7 +220,7 @@ class ChangedHeads:
 def changed_heads(
     intervals_a: IntervalTable, intervals_b: IntervalTable, heads_a: HeadTable, heads_b: HeadTable
 ) -> ChangedHeads:
-    """Compare two surveys over texts by the statistics that define patterns, and by shares of pairs."""
+    """Compare two surveys over texts by the statistics that define patterns, and by the shares of pairs."""
     every_a, every_b = _read(intervals_a), _read(intervals_b)
     places_b = {(row.place, row.statistic): place for place, row in enumerate(every_b)}
     pairs = [
@@ -262,7 +261,7 @@ def changed_heads(
 
 
 def _read(intervals: Table) -> Records[HeadInterval]:
-    """Typed columns of the intervals. Raises UserError for invalid cells."""
+    """The intervals with typed columns. Raises UserError for invalid cells."""
     try:
         return HeadInterval.rows({name: row.get(name) for name in HeadInterval.columns} for row in intervals)
     except TypeError as error:  # a saved report was edited
@@ -270,12 +269,12 @@ def _read(intervals: Table) -> Records[HeadInterval]:
 
 
 def _patterns(heads: Table) -> dict[tuple[object, ...], object]:
-    """The pattern of each head, by its place."""
+    """The pattern of each head, keyed by the head's place."""
     return {tuple(map(row.get, WHERE)): row["pattern"] for row in heads if "pattern" in row}
 
 
 def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> npt.NDArray[np.bool_]:
-    """True if one interval ends before the other begins; False if an end is missing."""
+    """True where one interval ends before the other begins; False where an end is missing."""
     lower_a, upper_a, lower_b, upper_b = (side.column(end) for side in (a, b) for end in ENDS)
     have_ends = ~np.isnan([lower_a, upper_a, lower_b, upper_b]).any(axis=0)
     apart: npt.NDArray[np.bool_] = have_ends & ((upper_a < lower_b) | (upper_b < lower_a))
@@ -284,7 +283,7 @@ def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> npt.NDArray[np
 
 @checked
 def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDifference]:
-    """B - A of every statistic of the heads that both surveys have; NaN if a side has no number."""
+    """B - A for every statistic of the heads that both surveys have; NaN if one side has no number."""
     rows_b = {tuple(map(row.get, HEAD_COLUMNS)): row for row in heads_b}
     pairs = [
         (row, row_b)
@@ -307,6 +306,6 @@ def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDiff
 
 
 def _is_statistic(name: str) -> bool:
-    """True for a column of numbers, even if no head has one."""
+    """True for a column of numbers, even if it is empty for every head."""
     declared = SurveyedHead.declared(name)
     return name not in HEAD_COLUMNS and (declared is None or declared.is_number)

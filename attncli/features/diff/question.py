@@ -1,4 +1,4 @@
-"""`attn diff`: two experiments or saved reports, aligned and compared."""
+"""`attn diff`: align and compare two experiments or saved reports."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ MAX_LISTED = 3
 
 
 class ComparedHead(NamedTuple):
-    """The place of a head: its stack, its layer (None if there is only one) and its number."""
+    """The place of a head: its stack, its layer (None if there is only one layer) and its number."""
 
     stack: str
     layer: Any
@@ -52,7 +52,7 @@ class ComparedHead(NamedTuple):
 
 
 def head_places(report: Report, weights: NamedTensor | None) -> set[ComparedHead]:
-    """The heads of a survey, or those on the axes of the weights."""
+    """The heads of a survey, or the heads on the axes of the weights."""
     if rows := report.table("heads"):
         return {ComparedHead._make(map(row.get, ComparedHead._fields)) for row in rows}
     if weights is None or "head" not in weights.axes:
@@ -63,14 +63,14 @@ def head_places(report: Report, weights: NamedTensor | None) -> set[ComparedHead
 
 
 def left_out_notes(a: set[ComparedHead], b: set[ComparedHead]) -> Iterator[str]:
-    """Sentences such as `Only in A, so not compared: layers 6 to 11.`, and the same for B."""
+    """Yield sentences such as `Only in A, so not compared: layers 6 to 11.`, for A and then for B."""
     for side, heads, others in (("A", a, b), ("B", b, a)):
         if parts := [part for stack in STACKS for part in _alone(stack, heads, others)]:
             yield f"Only in {side}, so not compared: {'; '.join(parts)}."
 
 
 def _alone(stack: str, places: set[ComparedHead], others: set[ComparedHead]) -> Iterator[str]:
-    """The parts of a stack that the other side lacks: the stack itself, layers, heads."""
+    """Yield what the other side lacks of a stack: the stack itself, layers, or heads."""
     stack_others = {place for place in others if place.stack == stack}
     alone = {place for place in places - others if place.stack == stack}
     if alone and not stack_others:
@@ -90,7 +90,7 @@ def _alone(stack: str, places: set[ComparedHead], others: set[ComparedHead]) -> 
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0, 6 to 11` for 0, 6, 7, 8, 9, 10, 11."""
+    """Ranges of numbers, such as `0, 6 to 11` for 0, 6, 7, 8, 9, 10, 11."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][-1] + 1:
@@ -106,7 +106,7 @@ GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key.
 
 
 def _weights(report: Report, side: str) -> NamedTensor | None:
-    """The weights of every query on every key; None if an experiment has none."""
+    """The weights of every query on every key, or None if an experiment has no such weights."""
     tensor = report.tensors.get("weights")
     if tensor is not None and tensor.axes[-2:] == ("query", "key"):
         return tensor
@@ -122,7 +122,7 @@ DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"},
 
 
 def _mapped_stack(report: Report) -> str:
-    """The stack of a survey's maps, as in STACKS; empty without maps."""
+    """The stack that a survey's maps belong to, as in STACKS; empty if it has no maps."""
     kind = str(report.spec.get("maps")) if isinstance(report.result, HeadSurvey) else ""
     is_decoder = kind == "self" and any(place.stack == "decoder" for place in head_places(report, None))
     return "decoder" if is_decoder else kind if kind in STACKS else ""
@@ -136,7 +136,7 @@ def _aligned_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
 
 
 def _change_note(changed: "ChangedHeads") -> str:
-    """A sentence on the number of changed heads."""
+    """A sentence about the number of changed heads."""
     if not changed.num_shared:
         return "A and B have no head statistic in common."
     chance = " With this many comparisons, some differ by chance." if changed.num_changed else ""
@@ -145,10 +145,10 @@ def _change_note(changed: "ChangedHeads") -> str:
 
 
 def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]]:
-    """Every single number by name, such as `scores.variance`; for statistics of rows, the mean over rows.
+    """Yield every single number with its name, such as `scores.variance`; row statistics become means.
 
-    Rows of a table are named by their first cells: `variance.query, head_dim 16`. Surveys are skipped: their
-    rows are heads, which are compared separately.
+    The rows of a table are named by their first cells: `variance.query, head_dim 16`. Surveys are skipped
+    because their rows are heads, which are compared separately.
     """
     for group, statistic in report.statistics.items():
         if isinstance(statistic, Numbers) and not isinstance(other.statistics.get(group), Table):
@@ -165,7 +165,7 @@ def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]
 
 
 def _finite(group: str, row: Row, which: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers of a row by their full names, which end with the name `which` of the row."""
+    """Yield the finite numbers of a row with their full names, which end in `which`, the name of the row."""
     for name, cell in row.items():
         if isinstance(cell, int | float) and np.isfinite(cell):
             yield f"{group}.{name}{which}", float(cell)
@@ -183,7 +183,7 @@ def _side_by_side(a: Report, b: Report) -> Records[StatisticPair]:
 
 
 def _changed_settings(a: Report, b: Report) -> str:
-    """The settings that differ, in one sentence."""
+    """The settings that differ, as one sentence."""
     if a.experiment != b.experiment:
         return f"A is {a.experiment}, B is {b.experiment}."
     keys = [*a.spec, *(key for key in b.spec if key not in a.spec)]
@@ -196,7 +196,7 @@ def _changed_settings(a: Report, b: Report) -> str:
 
 
 def _value(report: Report, key: str) -> Any:
-    """A setting; the default model is replaced by its name."""
+    """The value of a setting; the default model is replaced by its name."""
     value = report.spec.get(key)
     return Path(model_setting(report)).name or None if key == "model" and value is None else value
 
@@ -210,7 +210,7 @@ def _setting(value: Any) -> str:
 
 
 def _different_models(a: Report, b: Report) -> Iterator[str]:
-    """A caveat about head numbers of two different models."""
+    """A caveat about comparing head numbers of two different models."""
     models = model_setting(a), model_setting(b)
     if all(models) and models[0] != models[1]:
         names = " and ".join(Path(model).name or model for model in models)
@@ -224,7 +224,7 @@ NOT_COMPARED = "Heads of layers without a softmax are only compared over texts (
 
 
 def _num_texts(report: Report) -> int:
-    """Number of texts of a survey."""
+    """The number of texts in a survey."""
     return report.result.num_texts if isinstance(report.result, HeadSurvey) else 1
 
 
@@ -288,7 +288,7 @@ def compare(a: Report, b: Report) -> Report:
 
 
 def _count_unmapped(moved: "WeightDifferences", *heads: Table | None) -> int:
-    """Number of common heads without a map on both sides: their layers or stacks have no maps."""
+    """The number of shared heads that lack a map on a side because their layers or stacks have no maps."""
     if moved.axes[:2] != PLACES or not all(heads):
         return 0
     head_sets = [{(row.get("stack"), row["layer"], row["head"]) for row in table or ()} for table in heads]
@@ -297,7 +297,7 @@ def _count_unmapped(moved: "WeightDifferences", *heads: Table | None) -> int:
 
 
 def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
-    """Notes on tokens of one side only, and on rows without a distance."""
+    """Notes on tokens that only one side has, and on rows without a distance."""
     if any(len(side.tokens) > side.num_shared for side in (moved.query, moved.key)):
         yield GAP_NOTE
     if not moved.query.num_shared:
@@ -307,12 +307,12 @@ def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
 
 
 def _row_distances(moved: "WeightDifferences") -> Tensors:
-    """The distance between the two sides, row by row."""
+    """The distance between the two sides for each row."""
     return Tensors(jensen_shannon=NamedTensor(moved.axes[:-1], moved.distances))
 
 
 def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Report) -> Report:
-    """Add the weights of both sides, their tokens and, if both read the same one, the picture."""
+    """Add both sides' weights and tokens and, if both sides read the same picture, the picture."""
     tokens = moved.query.tokens
     is_cross = any(side.context_tokens or side.first_query for side in (a, b))
     is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
@@ -330,7 +330,7 @@ def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Repo
 
 
 class TwoTextsSpec(ModelSpec):
-    """Settings for two texts read by one model."""
+    """Settings for two texts that one model reads."""
 
     experiment = "diff"
     examples = ()
@@ -349,7 +349,7 @@ class TwoTextsSpec(ModelSpec):
 def read(
     spec: TwoTextsSpec, texts: Texts, pretrained: "Pretrained", generator: object
 ) -> "tuple[Reading, Reading]":
-    """Read both texts. Raises UserError for texts that do not fit."""
+    """Read both texts. Raises UserError for a text that does not fit."""
     from attncli.models.reading_text import read_text
 
     return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")
@@ -358,7 +358,7 @@ def read(
 def report(
     spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
 ) -> Report:
-    """The report that compares B with A."""
+    """Build the report that compares B with A."""
     from attncli.core.runtime import versions
     from attncli.features.diff.door import text_differences
 
@@ -420,12 +420,12 @@ PARAMETERS = (
 
 
 def is_saved(side: str) -> bool:
-    """True if a side names a saved report or an array, by its suffix."""
+    """True if a side names a saved report or an array, judging by the suffix."""
     return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson") or is_array_file(side)
 
 
 def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
-    """The settings of one side: of a config file with one experiment, or an experiment's defaults."""
+    """The settings of one side, from a config file with one experiment or from an experiment's defaults."""
     settings: dict[str, Given]
     if side in SPECS and not is_file(side):
         settings = overridden(every_setting_of(side), {}, overrides)
@@ -453,18 +453,18 @@ def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
 
 
 def _is_model(side: str) -> bool:
-    """True for a model on this machine, unless the name means something else that can be compared."""
+    """True for a model on this machine, unless its name means something else that can be compared."""
     if side in SPECS or is_store_name(side):
         return False
     try:
         model = local_model(side)
-    except ValueError:  # a package with several
+    except ValueError:  # a package that has several models
         return True
     return model is not None and (model.is_file() or (model / "config.json").is_file())
 
 
 def _refuse_models(a: str, b: str | None) -> None:
-    """Raise UserError with the commands that compare two models if a side is a model."""
+    """If a side is a model, raise UserError with the commands that compare two models."""
     if models := [side for side in (a, b) if side is not None and _is_model(side)]:
         first, second = models if len(models) == 2 else (models[0], "MODEL")
         saved = [
@@ -476,7 +476,7 @@ def _refuse_models(a: str, b: str | None) -> None:
 
 
 def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> list[Report]:
-    """The reports of both sides; all settings are checked before anything runs."""
+    """Return the reports of both sides; all settings are checked before anything runs."""
     specs = {number: side_spec(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
     from attncli.runs.runner import Session
@@ -496,7 +496,7 @@ def _saved(side: str) -> Report:
 
 
 def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoTextsSpec:
-    """The settings of two texts. Raises UserError if one of them is a file, and for --set."""
+    """The settings of two texts. Raises UserError if one of them is a file, or if --set is used."""
     if b is None:
         raise UserError("diff: --model needs a second text")
     for side in filter(is_file, (a, b)):
@@ -511,7 +511,7 @@ def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoT
 
 
 def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **flags: Any) -> None:
-    """Read or compute both sides, then show B against A."""
+    """Read or compute both sides, then show B compared with A."""
     to = Destination(**flags, experiment="diff")
     overrides = parse_overrides(set)
     if model is not None:

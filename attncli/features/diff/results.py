@@ -1,4 +1,4 @@
-"""Results of `attn diff`: changes of weights, statistics, heads and predictions between reports or texts."""
+"""Results of `attn diff`: changes in weights, statistics, heads and predictions between reports or texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ UNMAPPED = "no map on both sides: compare them with --show statistics."
 
 @dataclass(frozen=True)
 class Alignment:
-    """The tokens of both sides in one order, with their positions on either side, or -1.
+    """The tokens of both sides in a single order, with their positions on either side, or -1.
 
-    A token that replaced another is written as `cat → dog`.
+    A token that replaces another is written as `cat → dog`.
     """
 
     tokens: tuple[str, ...]
@@ -32,16 +32,16 @@ class Alignment:
 
     @property
     def num_shared(self) -> int:
-        """Number of places on both sides."""
+        """The number of tokens that both sides have."""
         return int(((self.a >= 0) & (self.b >= 0)).sum())
 
 
 class HeadChange(Record):
-    """The distance that a head's rows moved, and the keys that it looks at most where they moved most.
+    """How far a head's rows moved, and the keys that it looks at most where they moved furthest.
 
-    If the texts have tokens in common, `mean_jensen_shannon` is the mean distance of their rows, and
-    `query_a` and `query_b` are the tokens with the largest; otherwise they are the last tokens. `statistic`
-    is the pattern statistic that changed most, `a` and `b` its values.
+    If the texts have tokens in common, `mean_jensen_shannon` is the mean distance between the rows, and
+    `query_a` and `query_b` are the tokens with the largest distance; otherwise they are the last tokens.
+    `statistic` is the pattern statistic that changed most, and `a` and `b` are its values.
     """
 
     layer: int
@@ -70,7 +70,7 @@ class HeadChange(Record):
 
 
 class TokenChange(Record):
-    """A next token, with its probability on either side."""
+    """A possible next token, with its probability on either side."""
 
     token_id: int = column(is_needed=False)
     token: str
@@ -83,9 +83,9 @@ class TokenChange(Record):
 class TextDifferences(Result):
     """Text B compared with text A in one model; `alignment` aligns their tokens.
 
-    `heads` has one row per head, the one that changed most first: by the distance of rows if the texts have
-    tokens in common, else by the statistic. `predictions` are the tokens whose probability at the end, or at
-    the mask, changed most; empty if the model does not predict tokens.
+    `heads` has one row per head, the one that changed most first: by the distance between rows if the texts
+    have tokens in common, and otherwise by the statistic. `predictions` are the tokens whose probability at
+    the end, or at the mask, changed most; the table is empty if the model does not predict tokens.
     """
 
     title: ClassVar[str] = "A and B compared"
@@ -98,14 +98,14 @@ class TextDifferences(Result):
 
     @property
     def is_aligned(self) -> bool:
-        """True if the texts have tokens in common in some stack."""
+        """True if the texts have tokens in common in at least one stack."""
         return any(head.mean_jensen_shannon is not None for head in self.heads)
 
 
 class MovedRow(Record):
     """A row of weights that moved: its place, its distance, and the keys that gained and lost most.
 
-    It has a column for the query and for each other axis of the weights, such as layer and head.
+    There is a column for the query and for each other axis of the weights, such as layer and head.
     """
 
     jensen_shannon: float
@@ -116,7 +116,7 @@ class MovedRow(Record):
 
 
 class MovedHead(Record):
-    """The mean and largest distance of the rows of a head, or of a sequence."""
+    """The mean and largest distance between the rows of a head, or of a sequence."""
 
     batch: int = column(is_needed=False)
     layer: int = column(is_needed=False)
@@ -126,7 +126,7 @@ class MovedHead(Record):
 
 
 class HeadInterval(Record):
-    """The mean of a head statistic over many texts with its 95 % interval; for pairs, also their names."""
+    """The mean of a head statistic over many texts, with its 95 % interval; for pairs, also their names."""
 
     stack: str
     layer: int
@@ -163,7 +163,7 @@ class ChangedStatistic(Record):
 
 
 class HeadDifference(Record):
-    """B - A for a head: one column per statistic of both sides, None if a side has no number."""
+    """B - A for a head, with one column per statistic of both sides, or None if a side has no number."""
 
     layer: int | None
     head: int | None
@@ -172,7 +172,7 @@ class HeadDifference(Record):
 
 
 class StatisticPair(Record):
-    """A number of both sides, with its full name, such as `scores.variance`."""
+    """A number on both sides, with its full name, such as `scores.variance`."""
 
     statistic: str
     a: float
@@ -182,10 +182,10 @@ class StatisticPair(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReportDifferences(Result):
-    """Report B compared with report A: the rows and heads that moved furthest first.
+    """Report B compared with report A; the rows and heads that moved furthest come first.
 
-    `rows` has the distance of each row of weights, `difference` the difference of the weights, if both sides
-    have weights. `changed_heads` compares surveys over texts, the largest change first.
+    If both sides have weights, `rows` has the distance of each row of weights, and `difference` the
+    difference of the weights. `changed_heads` compares surveys over texts, the largest change first.
     """
 
     title: ClassVar[str] = "A and B compared"

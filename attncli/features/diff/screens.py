@@ -37,7 +37,7 @@ from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Sect
 from attncli.views.texts import fixed, shortened
 
 NOTES, SURVEY_NOTES = 1, 3
-# Rows of the matrix: if it is the only table, and if a table of changed rows or heads follows.
+# The number of matrix rows if it is the only table, and if a table of changed rows or heads follows.
 DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
 MOST_CHANGED = 2
 MORE = {
@@ -47,13 +47,13 @@ MORE = {
     "heads_difference": "heads",
     "side_by_side": "statistics",
 }
-# Statistics below the weights; without weights, all that fit.
+# The number of statistics below the weights; without weights, as many as fit.
 DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
 MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
 def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
-    """The settings that differ; the first notes if no table of heads follows."""
+    """The settings that differ, followed by the first notes if there is no table of heads."""
     count = NOTES if report.tensors else SURVEY_NOTES
     notes = report.notes[:count]
     if report.result_of(ReportDifferences).by_head:
@@ -63,7 +63,7 @@ def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _changes(report: Report, display: Display) -> ScreenParts:
-    """Tables of changes: the weights, the largest changes, statistics of both sides."""
+    """Tables of changes: the weights, the largest changes, and the statistics of both sides."""
     result = report.result_of(ReportDifferences)
     yield Elastic(partial(_change_tables, report, result, display), usual=MOST_STATISTICS, least=1)
 
@@ -71,7 +71,7 @@ def _changes(report: Report, display: Display) -> ScreenParts:
 def _change_tables(
     report: Report, result: ReportDifferences, display: Display, most: int
 ) -> Iterator[Section]:
-    """The difference of the weights and the changes, in tables of at most `most` rows."""
+    """The difference of the weights, and the changes in tables of at most `most` rows."""
     left_out: list[str] = []
     pairs = result.side_by_side or StatisticPair.rows([])
     if (difference := result.difference) is not None:
@@ -113,7 +113,7 @@ def _change_tables(
 def _difference(
     report: Report, difference: NamedTensor, heads: Records[MovedHead] | None, display: Display, most: int
 ) -> MatrixPart:
-    """B - A of the weights; for several heads, of the one that changed most."""
+    """B - A of the weights or, for several heads, of the head that changed most."""
     every = list(tensor_matrices(report, "difference", difference))
     place = tuple(
         (axis, head[axis]) for head in (heads or ())[:1] for axis in head if axis in ("batch", *PLACES)
@@ -157,7 +157,7 @@ def _both_texts(report: Report, display: Display) -> Iterator[str]:
 
 
 def _is_aligned(heads: Records[HeadChange]) -> bool:
-    """True if the texts have tokens in common, so that the heads are sorted by the distance of rows."""
+    """True if the texts have tokens in common, so that the heads are sorted by the distance between rows."""
     return heads[0].mean_jensen_shannon is not None
 
 
@@ -166,7 +166,7 @@ def _changed_most(report: Report, heads: Records[HeadChange], total: int) -> str
 
 
 def _measured(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """The distance of the rows and the token whose row moved furthest; else the statistic."""
+    """The distance between rows and the token whose row moved furthest; otherwise, the statistic."""
     precision = display.precision
     if not _is_aligned(heads):
         return _statistics(heads, precision)
@@ -177,14 +177,14 @@ def _measured(report: Report, heads: Records[HeadChange], display: Display) -> l
 
 
 def _moved_query(head: HeadChange) -> str:
-    """`13 ·to`, or `9 ·John → ·Mary`, with both positions if they differ."""
+    """The query as `13 ·to`, or as `9 ·John → ·Mary`, with both positions if they differ."""
     positions = dict.fromkeys((str(head.query_a), str(head.query_b)))
     tokens = dict.fromkeys((token_cell(head.query_a_token), token_cell(head.query_b_token)))
     return f"{' → '.join(positions)} {' → '.join(tokens)}"
 
 
 def _keys(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """The key that each head looks at most from there in either text."""
+    """The key that each head looks at most from that query in either text."""
     keys_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
     keys_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
     return [Column(("looks at in A",), keys_a, left=True), Column(("looks at in B",), keys_b, left=True)]
@@ -199,7 +199,7 @@ def _statistics(heads: Records[HeadChange], precision: int) -> list[Column]:
 
 
 def _key(key: int, token: str, weight: float | None, precision: int) -> str:
-    """`1 ·Mary 0.81`: the key and its weight."""
+    """A key and its weight, such as `1 ·Mary 0.81`."""
     return f"{key} {token_cell(token)} {fixed(weight, precision)}"
 
 
@@ -214,9 +214,7 @@ def _first_notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
-    """`next token, A -> B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`, with as many tokens as fit on one
-    line.
-    """
+    """`next token, A -> B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`, with as many tokens as fit on a line."""
     line = "next token, A -> B:"
     for row in predictions:
         number_a, number_b = fixed(row.a, display.precision), fixed(row.b, display.precision)

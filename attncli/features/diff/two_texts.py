@@ -26,7 +26,7 @@ BYTES_PER_LOGIT = 8
 
 
 class RunOnText(NamedTuple):
-    """A model's run on a text: its layers, its heads, and its predictions."""
+    """A model's run on one text: its layers, its heads and its predictions."""
 
     layers: list[CapturedLayer]
     heads: Records[SurveyedHead]
@@ -90,7 +90,7 @@ def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
 
 
 def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
-    """The last token, or the only mask; None if nothing is predicted."""
+    """The position of the last token or of the only mask, or None if nothing is predicted."""
     if pretrained.predicts == "next":
         return len(reading.text.ids) - 1
     if pretrained.predicts is None:
@@ -102,7 +102,7 @@ def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
 class TextSide(NamedTuple):
     """The tokens of one text, and the positions of the tokens that both texts have.
 
-    `shared` are the corresponding queries, `keys` the position of each key of either text, or -1.
+    `shared` has the corresponding queries, and `keys` the position of each key of either text, or -1.
     """
 
     queries: tuple[str, ...]
@@ -112,7 +112,7 @@ class TextSide(NamedTuple):
 
 
 def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[TextSide, TextSide]:
-    """The texts of queries and keys of both sides, aligned."""
+    """The query and key tokens of both sides, aligned."""
     queries, keys = (align(text_a.tokens, text_b.tokens) for text_a, text_b in zip(a, b, strict=True))
     is_shared = (queries.a >= 0) & (queries.b >= 0)
     side_a, side_b = (
@@ -133,7 +133,7 @@ class KeyLookedAt(NamedTuple):
 
 
 class FurthestRow(NamedTuple):
-    """The distance that a head's rows moved, and the keys that it looks at most where a row moved furthest.
+    """How far a head's rows moved, and the keys that it looks at most where a row moved furthest.
 
     If the texts have no rows in common, there is no distance, and the rows are those of the last tokens.
     """
@@ -147,7 +147,7 @@ class FurthestRow(NamedTuple):
 def _furthest_rows(
     layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[TextSide, TextSide]
 ) -> Iterator[FurthestRow]:
-    """Per head of a layer, the row that moved furthest."""
+    """For each head of a layer, yield the row that moved furthest."""
     weights = [layer.weights()[0].double().cpu() for layer in layers]
     distances = jensen_shannon(*map(_spread, weights, sides))
     for head_distances, *head_weights in zip(distances, *weights, strict=True):
@@ -166,13 +166,13 @@ def _key_looked_at(weights: Float[Tensor, "query key"], side: TextSide, query: i
 
 
 def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[Tensor, "head row both"]:
-    """The common rows over the keys of both texts, with 0 at the keys that this text lacks."""
+    """The shared rows over the keys of both texts, with 0 at the keys that this text lacks."""
     spread = weights[:, side.shared][:, :, side.keys]
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
 def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange:
-    """A head with the distance of its rows and the statistic that changed most."""
+    """A head with the distance between its rows and the statistic that changed most."""
     sides = {name: (a.number(name), b.number(name)) for name in NAMING if name in a and name in b}
     differences = {
         name: value_b - value_a
