@@ -426,9 +426,7 @@ def policy_costs(
     work.begin("reading", 0.0)
     for reading in readings:
         judged = num_judged(reading) if every is None else every
-        start = (
-            len(reading.text.ids) - judged - 1
-        )  # the first judged token is predicted from the one before it
+        start = len(reading.text.ids) - judged - 1  # the token that predicts the first judged one
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(

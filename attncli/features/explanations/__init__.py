@@ -1,1 +1,1 @@
-"""Ways to read a model, beside what an answer loses without its sources."""
+"""Ways to read a model, apart from measuring what an answer loses without its sources."""

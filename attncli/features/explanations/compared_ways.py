@@ -1,4 +1,4 @@
-"""Comparison of ways to read a model by how well they predict the losses of answers without their sources.
+"""Compare ways to read a model by how well they predict an answer's losses without its sources.
 
 Removing the most (least) relevant sources first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """
@@ -39,7 +39,7 @@ MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
 
 
 def removal_steps(num_sources: int) -> list[int]:
-    """Numbers of removed sources: 1, 2, 4, ... and all."""
+    """The numbers of sources to remove: 1, 2, 4, ... and finally all of them."""
     steps, step = [], 1
     while step < num_sources:
         steps.append(step)
@@ -48,23 +48,23 @@ def removal_steps(num_sources: int) -> list[int]:
 
 
 class RemovalCurves(NamedTuple):
-    """Areas under the loss per token as the first (last) sources of an order are removed first."""
+    """Areas under the loss per token as the first, or the last, sources of an order are removed first."""
 
     morf: float
     lerf: float
 
 
 def rank_orders(ranks: Sequence[int]) -> list[list[int]]:
-    """The sources by rank, with ties in the order of the text and in reverse."""
+    """The sources sorted by rank, once with ties in text order and once with ties in reverse order."""
     forwards = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
     return [forwards, sorted(forwards, key=lambda place: (ranks[place], -place))]
 
 
 def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> list[RemovalCurves]:
-    """The curves of each list of ranks: the trapezoidal mean over the removed share, at 1, 2, 4, ... sources.
+    """The curves for each list of ranks: trapezoidal means over the removed share, at 1, 2, 4, ... sources.
 
-    Tied sources are removed in the order of the text and in reverse; the mean of both is used, so that
-    constant ranks have no gap. Every set of sources that any curve needs runs once, all sets together.
+    Tied sources are removed in text order and in reverse; the mean of both is used, so that constant ranks
+    have no gap. Every set of sources that a curve needs is run once, together with all the others.
     """
     count, steps = answer.num_sources, removal_steps(answer.num_sources)
     masks = torch.ones(len(rankings), 2, 2, len(steps), count, dtype=torch.bool)
@@ -96,9 +96,9 @@ class WaysTotals:
         self.positions: list[str] = []
 
     def add(self, prompt: str, answer: ReadAnswer, right: int | None = None) -> None:
-        """Compare the ways on a prompt; `right` is the number of the source known to be right.
+        """Compare the ways on a prompt; `right` is the number of the right source, if known.
 
-        A way that does not apply to a prompt is dropped from all prompts.
+        A way that does not apply to one prompt is dropped from all prompts.
         """
         result = scored(answer, [name for name in self.names if name not in self.refused])
         self.refused |= result.refused
@@ -123,13 +123,13 @@ class WaysTotals:
                 self.rights.setdefault(name, []).append(int(first == right))
 
     def equal_notes(self) -> Iterator[str]:
-        """A note on prompts in which several sources hold the same text."""
+        """A note about prompts in which several sources contain the same text."""
         if self.num_with_equal:
             prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
             yield f"In {prompts} several sources hold the same text: removing one may lose nothing."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
-        """The ways over all prompts, the best first. Raises UserError if no way applies to the model."""
+        """The ways over all prompts, best first. Raises UserError if no way applies to the model."""
         names = [name for name in self.names if name not in self.refused]
         if not names:
             raise UserError(*(f"{name}: {reason}" for name, reason in self.refused.items()))
@@ -155,7 +155,7 @@ class WaysTotals:
         )
 
     def _numbers(self, way: str, name: str) -> list[float]:
-        """A column of a way's rows, with NaN for missing numbers."""
+        """A column of a way's rows, with NaN for each missing number."""
         cells = [row[name] for row in self.rows if row["way"] == way]
         return [float(cell) if isinstance(cell, int | float) else nan for cell in cells]
 
@@ -181,7 +181,7 @@ class WaysTotals:
 
 
 def _mean(numbers: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The mean without NaNs, and its 95 % interval if there are several numbers."""
+    """The mean without NaN values and, if there are several numbers, its 95 % interval."""
     finite = torch.tensor([number for number in numbers if number == number], dtype=torch.float64)
     if not len(finite):
         return None, None, None

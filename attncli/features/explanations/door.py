@@ -1,6 +1,4 @@
-"""Library functions that attribute an answer to its sources in several ways, and compare the ways with
-removal.
-"""
+"""Library functions that attribute an answer to its sources in several ways, and compare these ways."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -94,7 +92,7 @@ SourcesOrGrid = Annotated[str | Sequence[str] | SourcedText | SourcedReading | R
 
 
 class _Options(NamedTuple):
-    """Options for writing, reading and explaining answers; `split` and `chat` only apply to texts."""
+    """Options for writing, reading and explaining answers; `split` and `chat` apply only to texts."""
 
     split: Split | None
     chat: bool
@@ -139,14 +137,15 @@ def explanations(
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
 ) -> Explanations:
-    """Attribute an answer to its sources in several ways, compared with the loss without each source.
+    """Attribute an answer to its sources in several ways, and compare them with the loss without each source.
 
     `question` and `sources` are as in `answer_sources`. `ways` are names of ways to read, by default all that
     apply to the model (docs/explain.md). `head_weights` is a result of `learned_head_weights`, or a mapping
-    from head names such as 18:6. For an encoder, the class, the masked word or the similarity to the question
-    is explained; `answer` is then a class or a word. For a result of `read_picture`, the sources are cells of
-    its patches, and the class, or the picture's own vector, is explained. Raises UserError for a model with
-    an encoder and a decoder, for an unknown way, and if no way applies.
+    from head names, such as 18:6, to weights. For an encoder, the explained output is the class, the masked
+    word or the similarity to the question; `answer` is then a class or a word. For a result of
+    `read_picture`, the sources are cells of patches, and the explained output is the class or the picture's
+    own vector. Raises UserError for a model with an encoder and a decoder, for an unknown way, and if no way
+    applies.
     """
     from attncli.features.explanations.explanations import explanations as explain_answer
 
@@ -185,9 +184,7 @@ def _read(
     options: _Options,
     on_text: Callable[[str], None] | None = None,
 ) -> "ReadAnswer":
-    """The answer of a decoder, or the output of an encoder. Raises UserError for an encoder with learned
-    weights.
-    """
+    """Read a decoder's answer or an encoder's output. Raises UserError for an encoder with head weights."""
     from attncli.features.explanations.encoder_runs import ReadEncoder
     from attncli.features.explanations.explanations import ReadAnswer
     from attncli.features.explanations.picture_runs import ReadPicture
@@ -229,12 +226,11 @@ def compare_explanations(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ComparedWays:
-    """Compare ways to read by how well they predict the losses of answers without their sources, over many
-    prompts.
+    """Compare ways to read over many prompts, by how well they predict answer losses without sources.
 
     `prompts` is a file (JSON Lines, CSV) or mappings, with sentence and context, and optionally answer, id
-    and right, the name or number of the right source; without a context, the parts of the sentence are the
-    sources. A prompt that cannot be read is left out, with a note. Raises UserError if no prompt can be read,
+    and right, the name or number of the right source; without a context, the sources are the parts of the
+    sentence. A prompt that cannot be read is skipped, with a note. Raises UserError if no prompt can be read,
     and as `explanations` does.
     """
     from attncli.features.explanations.compared_ways import WaysTotals
@@ -265,11 +261,11 @@ def learned_head_weights(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> LearnedWeights:
-    """Learn a weight for each head of a decoder from the losses of answers as sources are hidden: AT2.
+    """Learn a weight for each head of a decoder from answer losses as sources are hidden (AT2).
 
-    `prompts` are as in `compare_explanations`; use other prompts than those on which ways are compared. For
-    each, `num_runs` sets of its sources are read. The result is the `head_weights` of `explanations`. Raises
-    UserError for an encoder, and if no prompt can be read.
+    `prompts` are as in `compare_explanations`; use prompts other than those on which ways are compared. For
+    each prompt, `num_runs` sets of its sources are read. Pass the result to `explanations` as `head_weights`.
+    Raises UserError for an encoder, and if no prompt can be read.
     """
     from attncli.features.explanations.learned_weights import ablations, learned_weights
 
@@ -296,8 +292,7 @@ def _read_prompts(
     notes: list[str],
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
-    """Each prompt with its answer and the number of the right source; a note for a prompt that cannot be
-    read.
+    """Yield each prompt with its answer and right source; add a note for each prompt that cannot be read.
 
     Raises UserError if the only prompt cannot be read.
     """
@@ -341,7 +336,7 @@ def _listed(
 
 
 def _cell(where: str, key: str, cell: object) -> str | None:
-    """A text or, for id and right, also a whole number, as in files. Raises UserError for other values."""
+    """Check that a value is a string or, for id and right, an integer. Raises UserError otherwise."""
     is_number = isinstance(cell, int) and not isinstance(cell, bool) and key in ("id", "right")
     if cell is None or isinstance(cell, str) or is_number:
         return None if cell is None else str(cell)
@@ -350,7 +345,7 @@ def _cell(where: str, key: str, cell: object) -> str | None:
 
 
 def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
-    """The number of the right source, from its name or number. Raises UserError for an unknown source."""
+    """The number of the right source, given by name or number. Raises UserError for an unknown source."""
     if prompt.right is None:
         return None
     names = [source.name for source in read.sources]

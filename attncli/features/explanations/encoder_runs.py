@@ -1,7 +1,7 @@
 """An encoder's output on a text, explained in several ways and compared with the removal of sources.
 
-Sentence encoders and classifiers read the text without the removed sources. Around a masked word, removed
-tokens are replaced by the mask, which such a model knows from training.
+Sentence encoders and classifiers read the text without the removed sources. For a masked word, removed tokens
+are replaced by the mask token, which such a model knows from training.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class EncoderRun(ExplainedRun):
         self._types = None if types is None else torch.tensor([types])
 
     def reading(self) -> Reading:
-        """The reading of all tokens, with the segment of each token in a pair of texts."""
+        """The reading of all tokens, with each token's segment if the text is a pair."""
         if self._types is None:
             return Reading(ModelText(self._text.tokens, self.ids))
         inputs = encoder_inputs(self.pretrained, self.ids.unsqueeze(0), self._types)
@@ -63,11 +63,11 @@ class EncoderRun(ExplainedRun):
 
     @property
     def shares(self) -> Float[Tensor, " row"]:
-        """Share of each place in the length of that gradient; the shares sum to 1."""
+        """The share of each place in the length of that gradient; the shares sum to 1."""
         return self._rows[1]
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
-        """The logit of the class or of the word, or the cosine."""
+        """The logit of the class or word, or the cosine."""
         return self.output.logit(outputs, keeps_lengths=keeps_lengths)
 
 
@@ -109,17 +109,17 @@ class ReadEncoder(ReadAnswer):
 
     @property
     def value(self) -> float:
-        """The log-probability of the class or the word, the score, or the cosine, for the full text."""
+        """The log-probability of the class or word, the score, or the cosine, for the full text."""
         return self._value
 
     @property
     def num_explained(self) -> int:
-        """One logit, or cosine."""
+        """One: the logit or the cosine."""
         return 1
 
     @property
     def answer_text(self) -> str:
-        """The class or the word; empty for a similarity."""
+        """The class or word, or an empty string for a similarity."""
         return self.output.name
 
     @property
@@ -128,19 +128,19 @@ class ReadEncoder(ReadAnswer):
         return [] if self.kind == "similarity" else [self.output.index]
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """ContextCite's fit; for a cosine or a score, which have no logit, in standard deviations."""
+        """ContextCite's fit; a cosine or a score, which has no logit, is measured in standard deviations."""
         numbers = self.value - self.losses(masks)
         if self.output.is_probability:
             return lasso_effects(masks, numbers, 1)
         return standardised_effects(masks, numbers)
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on the answer, and on how token vectors are pooled."""
+        """Notes on the answer and on how token vectors are pooled."""
         return self.output.notes
 
 
 def _weights(run: EncoderRun, heads: Sequence[NamedHead]) -> SourceWeights:
-    """The weight of each head from the read places on each token. Raises UserError for an unknown head."""
+    """The weight from the read places on each token, by head. Raises UserError for an unknown head."""
     names: list[tuple[str, int, int]] = []
     head_weights: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""Attributing an answer to its sources in several ways, compared with the loss without each source."""
+"""Attribute an answer to its sources in several ways, and compare them with the loss without each source."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ CUT_FINER = ": use --split word or sentence for smaller sources"
 
 
 def check_sources(count: int, instead: str = CUT_FINER) -> None:
-    """Raise UserError for fewer sources than an order needs."""
+    """Raise UserError if there are fewer sources than a ranking needs."""
     if count < LEAST_SOURCES:
         must = f"must be at least {LEAST_SOURCES} to be ordered (got {count})"
         raise UserError(f"sources: {must}{instead}")
@@ -67,11 +67,11 @@ class NamedSource(NamedTuple):
 
 
 class ReadAnswer:
-    """An answer of a decoder to be explained, with the results that several ways share.
+    """A decoder's answer to be explained, with the results that several ways share.
 
-    The prompt's first token, which often holds a sink, belongs to no source in any way. `kind` is the kind of
-    the explained output; losses closer than `tied` share a rank. Raises UserError for a model of another
-    kind, fewer than three sources, or unknown heads.
+    The prompt's first token, which is often an attention sink, belongs to no source in any way. `kind` is the
+    kind of the explained output; losses closer than `tied` share a rank. Raises UserError for a model of
+    another kind, fewer than three sources, or unknown heads.
     """
 
     run: ExplainedRun
@@ -115,7 +115,7 @@ class ReadAnswer:
         self._losses: dict[tuple[bool, ...], float] = {}
 
     def _weights_by_name(self, weights_by_name: Mapping[str, float]) -> Float[Tensor, " head"]:
-        """The weight of each head, by names such as 18:6. Raises UserError for an unknown head."""
+        """The weight of each head, looked up by names such as 18:6. Raises UserError for an unknown head."""
         head_places = {(layer, head): place for place, (_, layer, head) in enumerate(self.weights.heads)}
         weights = torch.zeros(len(head_places), dtype=torch.float64)
         for name, weight in weights_by_name.items():
@@ -127,17 +127,17 @@ class ReadAnswer:
 
     @property
     def num_sources(self) -> int:
-        """Number of sources."""
+        """The number of sources."""
         return len(self.sources)
 
     @property
     def value(self) -> float:
-        """The log-probability, score or cosine to be explained."""
+        """The log-probability, score or cosine that is explained."""
         return float(self.expected.sum())
 
     @property
     def num_explained(self) -> int:
-        """Number of tokens of the answer."""
+        """The number of tokens in the answer."""
         return len(self._answer.ids)
 
     @property
@@ -151,12 +151,12 @@ class ReadAnswer:
         return self._answer.ids
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on the answer."""
+        """Notes about the answer."""
         return ()
 
     @cached_property
     def gradients(self) -> Gradients:
-        """The gradients, from one backward pass."""
+        """The gradients, computed in one backward pass."""
         return gradients(self.run)
 
     def by_source(self, of_tokens: Float[Tensor, "*head token"]) -> Float[Tensor, "*head source"]:
@@ -174,7 +174,7 @@ class ReadAnswer:
         return self.by_source(self.weights.by_head)
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
-        """Loss of log-probability with only the sources of each mask; every mask runs once."""
+        """The loss of log-probability with only the sources of each mask; each mask is run only once."""
         keys = [tuple(mask) for mask in masks.tolist()]
         new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
         self._losses[(True,) * self.num_sources] = 0.0
@@ -184,19 +184,17 @@ class ReadAnswer:
         return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """Effect of each source, by ContextCite's fit to these sets of sources."""
+        """The effect of each source, from ContextCite's fit to these sets of sources."""
         log_probabilities = self.expected.sum() - self.losses(masks)
         return lasso_effects(masks, log_probabilities, self.num_explained)
 
     @cached_property
     def lost(self) -> Float[Tensor, " source"]:
-        """Loss without each source."""
+        """The loss without each source."""
         return self.losses(self.without_each)
 
     def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
-        """Orders that are independent of the model, the largest first; random ones are seeded by the prompt's
-        number.
-        """
+        """Orders that ignore the model, largest first; the random order is seeded by the prompt's number."""
         places = torch.arange(self.num_sources).double()
         return {
             "last": places,
@@ -211,7 +209,7 @@ class ReadAnswer:
 
     @property
     def without_each(self) -> Bool[Tensor, "source source"]:
-        """Per source, the mask of all other sources."""
+        """For each source, the mask that keeps all other sources."""
         return ~torch.eye(self.num_sources, dtype=torch.bool)
 
 
@@ -223,7 +221,7 @@ def text_sources(reading: SourcedReading) -> tuple[NamedSource, ...]:
 
 @dataclass(frozen=True)
 class SourceScores:
-    """The scores of a way per source and, if it has them, per token of the prompt."""
+    """The scores that a way gives to each source and, if it has them, to each token of the prompt."""
 
     sources: Float[Tensor, " source"]
     tokens: Float[Tensor, " token"] | None = None
@@ -282,14 +280,14 @@ def _gradient_input(answer: ReadAnswer) -> SourceScores:
 
 def _context_cite(answer: ReadAnswer) -> SourceScores:
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
-    # The losses without each source are needed anyway: prompts that begin alike run together.
+    # The losses without each source are needed anyway; prompts that begin alike run together.
     answer.losses(torch.cat([masks, answer.without_each]))
     return SourceScores(answer.sampled_effects(masks))
 
 
 @dataclass(frozen=True)
 class WayToRead:
-    """A way to read: its scores of the sources of an answer, and the number of passes through the model.
+    """A way to read: how it scores an answer's sources, and how many passes through the model it takes.
 
     A backward pass counts as two. `runs` is None for one pass per sampled set of sources.
     """
@@ -315,7 +313,7 @@ WAYS: Mapping[str, WayToRead] = {
 
 
 def chosen_ways(names: Sequence[str]) -> list[str]:
-    """The named ways, or all. Raises UserError for an unknown name."""
+    """The named ways, or all ways. Raises UserError for an unknown name."""
     for name in names:
         if name not in WAYS:
             raise UserError(f"ways: must be one of {', '.join(WAYS)} (got {name})")
@@ -324,14 +322,14 @@ def chosen_ways(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of the ways that apply to a model, and the reasons why others do not."""
+    """The scores of the ways that apply to a model, and the reasons why the other ways do not."""
 
     scores: dict[str, SourceScores]
     refused: dict[str, str]
 
 
 def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
-    """The scores of each way; ways that do not apply to the model are left out."""
+    """The scores from each way; ways that do not apply to the model are left out."""
     scores: dict[str, SourceScores] = {}
     refused: dict[str, str] = {}
     for name in names:
@@ -343,17 +341,17 @@ def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
 
 
 def score_ranks(scores: Float[Tensor, " source"]) -> list[int]:
-    """Ranks of scores, 1 for the largest; scores within rounding error are tied."""
+    """Ranks of scores, where 1 is the largest; scores within rounding error of each other are tied."""
     return tied_ranks(scores.tolist())
 
 
 def loss_ranks(answer: ReadAnswer) -> list[int]:
-    """Ranks of losses, 1 for the largest; losses within the rounding error of two runs are tied."""
+    """Ranks of losses, where 1 is the largest; losses within the rounding error of two runs are tied."""
     return tied_ranks(answer.lost.tolist(), answer.tied)
 
 
 def correlation(ranks: Sequence[int], losses_ranked: Sequence[int]) -> float | None:
-    """Spearman's rank correlation; None if all ranks are tied."""
+    """Spearman's rank correlation, or None if all ranks are tied."""
     numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, losses_ranked))
     number = float(rank_correlation(*numbers))
     return None if number != number else number
@@ -366,22 +364,22 @@ def first_agrees(ranks: Sequence[int], losses_ranked: Sequence[int]) -> int | No
 
 
 def mean_notes(pretrained: Pretrained, names: Iterable[str]) -> Iterator[str]:
-    """A note on layers without weights, which the mean over the heads lacks."""
+    """A note on layers without weights, which are missing from the mean over the heads."""
     if "all_heads" in names and (unshown := pretrained.unshown_layers):
         yield f"all_heads: the mean only covers layers with weights. {unshown}"
 
 
 def num_passes(name: str, num_runs: int) -> int:
-    """Number of passes through the model that a way needs."""
+    """The number of passes through the model that a way needs."""
     runs = WAYS[name].runs
     return num_runs if runs is None else runs
 
 
 def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
-    """Scores of each source of an answer in several ways (default: all), with the loss without it.
+    """Score each source of an answer in several ways (default: all), and measure the loss without it.
 
-    The sources are sorted by loss, the ways as in the table of ways. Raises UserError if no way applies to
-    the model, and MemoryError if memory runs out.
+    The sources are sorted by loss, the ways are in the order of the table of ways. Raises UserError if no way
+    applies to the model, and MemoryError if memory runs out.
     """
     names = chosen_ways(ways)
     result = scored(answer, names)

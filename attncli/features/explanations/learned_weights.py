@@ -1,8 +1,8 @@
-"""Learning a weight for each head from the losses of answers as sets of their sources are hidden: AT2.
+"""Learn a weight for each head from answer losses as sets of sources are hidden (AT2).
 
-Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over heads of weight x attention on it.
-The weights maximise Pearson's correlation between scores, summed over the sources of a set, and the logit of
-the answer's probability. They are fitted as in the authors' package at2 0.0.1.
+Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over heads of the head's weight x its
+attention on the source. The weights maximise Pearson's correlation between scores, summed over the sources of
+a set, and the logit of the answer's probability. They are fitted as in the authors' package at2 0.0.1.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ NEAR_ZERO = 1e-8
 
 
 class Ablations(NamedTuple):
-    """The attention of heads on an answer's sources, and the answer's logit with sets of them."""
+    """The heads' attention to an answer's sources, and the answer's logit for different sets of sources."""
 
     attention: Float[Tensor, "head source"]
     masks: Bool[Tensor, "run source"]
     logits: Float[Tensor, " run"]
 
     def features(self) -> Float[Tensor, "run head"]:
-        """Per set and head, the attention on the set's sources minus that on the others."""
+        """For each set and head, the attention to the sources in the set minus that to the others."""
         return (self.masks.double() * 2 - 1) @ self.attention.double().mT
 
 
 @torch.no_grad()
 def ablations(answer: ReadAnswer) -> Ablations:
-    """Measure an answer with random sets of sources; each set holds a source with probability one half."""
+    """Measure an answer with random sets of sources; each source is in a set with probability one half."""
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
     hidden = SourcesHidden(answer.run.pretrained, answer.reading, answer.replay).measured(masks)
     return Ablations(answer.attention, masks, answer_logits(hidden))
@@ -49,7 +49,7 @@ def correlations(
     logits: Float[Tensor, "answer run"],
     weights: Float[Tensor, " head"],
 ) -> Float[Tensor, " answer"]:
-    """Pearson's correlation over the sets of each answer."""
+    """Pearson's correlation over each answer's sets of sources."""
     scores = features @ weights
     scores = scores - scores.mean(dim=1, keepdim=True)
     centred = logits - logits.mean(dim=1, keepdim=True)
@@ -62,7 +62,7 @@ def fitted_weights(
 ) -> Float[Tensor, " head"]:
     """The weights with the largest mean correlation, scaled so that their absolute values sum to 1.
 
-    Starts from equal weights; gradients are clipped to length 1.
+    The search starts with equal weights; gradients are clipped to length 1.
     """
     num_heads, generator = features.shape[2], torch.Generator().manual_seed(seed)
     weights = torch.full((num_heads,), 1 / num_heads, dtype=features.dtype, requires_grad=True)
@@ -84,9 +84,7 @@ def fitted_weights(
 def learned_weights(
     heads: Sequence[tuple[str, int, int]], answers: Sequence[Ablations], seed: int = 0
 ) -> LearnedWeights:
-    """Learn the weights of a model's heads, the largest first. Raises UserError if no answer depends on its
-    sources.
-    """
+    """Learn the weights of a model's heads, largest first. Raises UserError if no answer needs sources."""
     informative = [
         (features, ablation.logits)
         for ablation in answers

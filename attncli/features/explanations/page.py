@@ -1,4 +1,4 @@
-"""The page's block that shows the text once per way to read."""
+"""The block of the page that shows the text once for each way to read."""
 
 from importlib.resources import files
 

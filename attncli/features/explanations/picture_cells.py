@@ -1,4 +1,4 @@
-"""Pictures with sources: the cells of a grid of patches, and a model's output on a picture."""
+"""Pictures whose sources are the cells of a grid of patches, and a model's output on a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +21,10 @@ AXES = 4
 
 
 class PatchCell(NamedTuple):
-    """A cell of a picture: its name, from its row and column among the cells, and its patches if it has
-    several.
+    """A cell of a picture, named by its row and column among the cells and, if it has several, its patches.
 
-    `place` is its row and column, from 0; `tokens` are the tokens of its patches; `top` to `bottom` and
-    `left` to `right` are its pixels.
+    `place` is its row and column, counted from 0; `tokens` has the tokens of its patches; its pixels range
+    from `top` to `bottom` and from `left` to `right`.
     """
 
     name: str
@@ -42,7 +41,7 @@ class PatchCell(NamedTuple):
 class PictureCells(Reading):
     """A picture as a model reads it, with the cells that are its sources, row by row.
 
-    `made_of` is the name of the input with its pixels.
+    `made_of` is the name of the input that has the pixels.
     """
 
     cells: tuple[PatchCell, ...]
@@ -65,23 +64,23 @@ class PictureCells(Reading):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of cells."""
+        """The numbers of rows and columns of cells."""
         row, column = self.cells[-1].place
         return row + 1, column + 1
 
     @property
     def most_patches(self) -> int:
-        """Number of patches in the largest cell."""
+        """The number of patches in the largest cell."""
         return max(len(cell.tokens) for cell in self.cells)
 
     def mean_colour(self) -> Float[Tensor, "channel 1 1"]:
-        """The mean over all pixels of the cells, per channel."""
+        """The mean over all pixels of the cells, for each channel."""
         first, last = self.cells[0], self.cells[-1]
         cell_pixels = self.pixels[0, :, first.top : last.bottom, first.left : last.right]
         return cell_pixels.mean(dim=(1, 2), keepdim=True)
 
     def with_only(self, masks: Sequence[Sequence[bool]]) -> dict[str, Tensor]:
-        """Inputs of the model's forward with some of the cells, one picture per mask.
+        """The inputs of the model's forward with only some of the cells, one picture per mask.
 
         The other cells are filled with the picture's mean colour.
         """
@@ -100,9 +99,10 @@ class PictureCells(Reading):
 
 
 def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
-    """A picture with its cells: at most eight per axis, with nearly equal numbers of patches.
+    """Divide a picture into cells: at most eight per axis, with nearly equal numbers of patches.
 
-    Raises UserError for a model that writes about pictures, and for patches that are not in rows and columns.
+    Raises UserError for a model that writes about pictures, or patches that are not arranged in rows and
+    columns.
     """
     if pretrained.has_decoder or pretrained.predicts is not None:
         explains = "only classifiers and encoders of pictures are explained"
@@ -142,22 +142,22 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
 
 
 def _bounds(count: int, num_cells: int) -> list[int]:
-    """Cell boundaries among `count` patches; cell sizes differ by at most one patch."""
+    """The boundaries of the cells among `count` patches; the sizes of cells differ by at most one patch."""
     return [round(number * count / num_cells) for number in range(num_cells + 1)]
 
 
 def _pixel_box(pixel_tokens: Int[Tensor, "height width"], tokens: Sequence[int]) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right of the pixels of some tokens."""
+    """The top, bottom, left and right edges of the pixels of some tokens."""
     inside: Bool[Tensor, "height width"] = torch.isin(pixel_tokens, torch.tensor(tokens))
     down, across = (inside.any(dim=axis).nonzero().flatten() for axis in (1, 0))
     return int(down[0]), int(down[-1]) + 1, int(across[0]), int(across[-1]) + 1
 
 
 def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | None) -> EncoderOutput:
-    """The output on a picture: the given or predicted class; without a classifier, the picture's vector.
+    """The output on a picture: the given or predicted class or, without a classifier, the picture's vector.
 
-    The vector is the pooled one if only a norm produces it, else that of [CLS], or the mean over the tokens.
-    Raises UserError for an unknown class.
+    The vector is the pooled one if only a norm produces it, otherwise the vector of [CLS] or the mean over
+    the tokens. Raises UserError for an unknown class.
     """
     if pretrained.classifier is not None:
         return class_to_explain(pretrained.classifier, reading.inputs or {}, answer)
@@ -168,7 +168,7 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
         raise UserError(
             f"model: {pretrained.name} returns no token vectors, from which a picture's vector is made"
         )
-    # A pooler may be untrained; a pooling module of another name is part of the model (CLIP, SigLIP).
+    # A pooler may be untrained; a pooling module with another name is part of the model (CLIP, SigLIP).
     has_pooled = outputs.get("pooler_output") is not None and not hasattr(pretrained.model, "pooler")
     has_cls = CLS in reading.text.tokens
     pooling = Pooling("pooled" if has_pooled else "cls" if has_cls else "mean")

@@ -23,7 +23,7 @@ CONVOLUTION_AXES = 4
 
 
 class PictureRun(EncoderRun):
-    """A picture in an encoder, with a class or the similarity to the picture's own vector to be explained."""
+    """A picture in an encoder; its class, or its similarity to the picture's own vector, is explained."""
 
     what = "the output on a picture"
 
@@ -38,7 +38,7 @@ class PictureRun(EncoderRun):
 
     @property
     def embeddings(self) -> nn.Module:
-        """The embeddings of the part that owns them; some classifiers do not return them (CLIP)."""
+        """The embeddings of the part that owns them, because some classifiers do not return them (CLIP)."""
         parts = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
         owner = next((part for part in parts if hasattr(part, "embeddings")), self.whole)
         embeddings: nn.Module = owner.get_input_embeddings()
@@ -54,14 +54,14 @@ class PictureRun(EncoderRun):
         return EmbeddedTokens(output, lambda vectors: vectors) if shape[1] == count else None
 
     def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
-        """The numbers of the patches; [CLS] and registers get 0."""
+        """The numbers of the patches; [CLS] and register tokens get 0."""
         token_numbers = torch.zeros(len(self.ids), dtype=of_embedded.dtype)
         token_numbers[self._patches] = of_embedded
         return token_numbers
 
 
 class PictureRemoval(SourceRemoval):
-    """The output on a picture whose removed cells have its mean colour."""
+    """The output on a picture in which removed cells are filled with its mean colour."""
 
     def __init__(self, picture: PictureCells, output: EncoderOutput) -> None:
         self.picture, self.output = picture, output
@@ -75,7 +75,7 @@ class PictureRemoval(SourceRemoval):
 
 
 class ReadPicture(ReadEncoder):
-    """A model's output on a picture. Raises UserError as `ReadAnswer`, and for an unknown class."""
+    """A model's output on a picture. Raises UserError as `ReadAnswer` does, and for an unknown class."""
 
     run: PictureRun
 

@@ -1,4 +1,4 @@
-"""`attn source --compare`: ways to read an answer's sources, side by side and compared with removal."""
+"""`attn source --compare`: ways to read an answer's sources, shown side by side and compared with removal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ def read(spec: ExplanationsSpec, texts: Texts, pretrained: "Pretrained", generat
 def read_cells(
     spec: ExplainedPicturesSpec, texts: Texts, pretrained: "Pretrained", generator: Any
 ) -> "PictureCells":
-    """Read the picture and its cells. Raises UserError for a model that reads no pictures."""
+    """Read the picture and its cells. Raises UserError for a model that does not read pictures."""
     from attncli.features.explanations.picture_cells import picture_cells
     from attncli.models.openers import OPENERS, FileInput
 
@@ -107,7 +107,7 @@ def read_cells(
 
 
 def _way_options(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
-    """The stored heads and weights of a model, and the number and seed of sampled sets."""
+    """A model's cached heads and weights, and the number and seed of the sampled sets."""
     return {
         "heads": explicit_or_cached_heads(spec.head, cached_heads(spec)),
         "head_weights": cached_weights(spec),
@@ -123,7 +123,7 @@ def _explained(
     progress: "Progress | None",
     **options: Any,
 ) -> Explanations:
-    """Explain one answer, or a picture, in each way."""
+    """Explain one answer, or one picture, in each way."""
     from attncli.features.explanations.door import explanations
 
     way_options = _way_options(spec)
@@ -136,7 +136,7 @@ def _explained(
 def report(
     spec: ExplanationsSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    """The report on one answer."""
+    """Build the report on one answer."""
     result = _explained(spec, reading, pretrained, progress, max_new_tokens=spec.max_new_tokens)
     ways = tuple(row.way for row in result.ways)
     assert result.tokens is not None
@@ -164,7 +164,7 @@ def report_picture(
     pretrained: "Pretrained",
     progress: "Progress | None",
 ) -> Report:
-    """The report on a picture, with a map per way over the picture."""
+    """Build the report on a picture, with one map over the picture for each way."""
     result = _explained(spec, reading, pretrained, progress)
     assert result.tokens is not None
     (picture,) = reading.drawn()
@@ -188,7 +188,7 @@ def report_picture(
 
 
 def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ...], np.ndarray]":
-    """The losses, then the ways, the closest to the losses first; a way without token scores is spread over
+    """The losses, then the ways, closest to the losses first; scores of whole sources are spread over
     patches.
     """
     import numpy as np
@@ -211,7 +211,7 @@ def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ..
 def report_comparison(
     spec: ExplanationsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report on the comparison of ways over the prompts of a file."""
+    """Build the report that compares ways over the prompts of a file."""
     from attncli.features.explanations.door import compare_explanations
 
     assert spec.prompts is not None, "comparisons read a file of prompts"
@@ -239,7 +239,7 @@ def report_comparison(
 def report_learning(
     spec: HeadWeightsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report on head weights learned from the prompts of a file, which are saved for the model."""
+    """Build the report on head weights that are learned from a file of prompts and saved for the model."""
     from attncli.features.explanations.door import learned_head_weights
 
     result = learned_head_weights(

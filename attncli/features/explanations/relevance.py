@@ -1,8 +1,8 @@
 """Relevance of each prompt token for an answer, from gradients and from backward propagation.
 
 Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, AttnLRP (Achtibat et al. 2024,
-2402.05602). The explained quantity is the sum of the logits of the answer's tokens, each given those before
-it.
+2402.05602). The explained quantity is the sum of the logits of the answer's tokens, each given the tokens
+before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ CONSERVED = 1e-3
 
 
 class _Differentiable(NamedTuple):
-    """A run whose logits are differentiable by the vectors of the tokens."""
+    """A run whose logits are differentiable with respect to the token vectors."""
 
     vectors: Float[Tensor, "1 read embed"]
     logits: Float[Tensor, " new"]
@@ -39,10 +39,10 @@ class _Differentiable(NamedTuple):
 def _run(
     run: ExplainedRun, way: str, *, keeps_lengths: bool = False, from_embeddings: bool = True
 ) -> _Differentiable:
-    """The explained logits, the embeddings they depend on, and the weights of all layers.
+    """Run the model, and return the explained logits, the embeddings they depend on, and all layers' weights.
 
-    Without `from_embeddings`, they depend on a later vector that a hook replaces. Raises UserError for a
-    model without eager attention, or if the backward pass does not fit in memory.
+    Without `from_embeddings`, the logits depend on a later vector, which a hook replaces. Raises UserError
+    for a model without eager attention, or if the backward pass does not fit in memory.
     """
     model = run.whole
     _refuse_large_runs(run, way)
@@ -85,8 +85,9 @@ class Gradients(NamedTuple):
 
 
 def gradients(run: ExplainedRun) -> Gradients:
-    """Chefer et al. 2021: R = I, then R + A R for each layer, with A the mean over heads of max(0, dA * A);
-    the result is the rows of the tokens that chose the answer. Gradient x input: dx . x of the embeddings.
+    """Chefer et al. 2021: R starts as I and becomes R + A R at each layer, where A is the mean over heads of
+    max(0, dA * A); the result is the rows of the tokens that chose the answer. Gradient x input: dx . x of
+    the embeddings.
     """
     with with_gradients(run.pretrained.whole):
         result = _run(run, "attention_gradient")
@@ -109,7 +110,7 @@ def gradients(run: ExplainedRun) -> Gradients:
 class TokenRelevance(NamedTuple):
     """The relevance of each token of the prompt, and the other parts that add up to the logits.
 
-    `answer` is the relevance of the answer's tokens, `absorbed` that of biases and softmaxes.
+    `answer` is the relevance of the answer's tokens, and `absorbed` that of biases and softmaxes.
     """
 
     prompt: Float[Tensor, " token"]
@@ -119,14 +120,14 @@ class TokenRelevance(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Absolute difference between the sum of all parts and the logits."""
+        """The absolute difference between the sum of all parts and the logits."""
         return abs(float(self.prompt.sum()) + self.answer + self.absorbed - self.logits)
 
 
 def attnlrp(run: ExplainedRun) -> TokenRelevance:
-    """AttnLRP of the sum of the logits, as gradient x input with modified gradients.
+    """AttnLRP of the sum of the logits, computed as gradient x input with modified gradients.
 
-    Raises UserError if the parts do not add up to the logits: the model uses unknown rules.
+    Raises UserError if the parts do not add up to the logits, which means that the model uses unknown rules.
     """
     model, relevance = run.whole, Relevance()
     with with_gradients(model):
@@ -150,7 +151,7 @@ def attnlrp(run: ExplainedRun) -> TokenRelevance:
 
 @contextmanager
 def _cut_behind_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
-    """Detach the output of the last block while the model runs; `streams` receives it."""
+    """Detach the output of the last block while the model runs, and append it to `streams`."""
     model = run.pretrained.model
     blocks = [module for name, module in model.named_modules() if BLOCK.fullmatch(name)]
 
@@ -185,11 +186,10 @@ def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " r
 
 
 def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
-    """The direction in which the logits read the last stream at each place, with the last norm's scale
-    frozen.
+    """The direction in which the logits read the last stream at each place; the last norm's scale is frozen.
 
-    Raises UserError if this does not reproduce the logits up to a constant: the model changes its logits
-    after W_U.
+    Raises UserError if this does not reproduce the logits up to a constant, because the model changes its
+    logits after W_U.
     """
     model, streams, relevance = run.whole, list[Tensor](), Relevance()
     with with_gradients(model), _cut_behind_blocks(run, streams):

@@ -1,4 +1,4 @@
-"""Results of `attn source --compare`: scores of an answer's sources in several ways, and their comparison."""
+"""Results of `attn source --compare`: scores of an answer's sources in several ways, and a comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NEARLY_ALL = 20.0
 
 
 def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
-    """Ranks, 1 for the largest; neighbours within rounding error, or within `within`, share a rank."""
+    """Ranks, where 1 is the largest; neighbours within rounding error, or within `within`, share a rank."""
     near = max(within, TIED * max(map(abs, numbers), default=0.0))
     order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
     ranks = [1] * len(numbers)
@@ -33,7 +33,7 @@ def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
 
 
 def first_ranked(ranks: Sequence[int]) -> int | None:
-    """The number, from 1, of the only source of rank 1; None if several share it."""
+    """The number, from 1, of the only source with rank 1, or None if several share that rank."""
     return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
@@ -56,7 +56,7 @@ def _kind(explained: Records[ExplainedOutput] | None) -> str:
 class ExplainedSource(Record, others=float):
     """A source with the loss without it, followed by its score in each way.
 
-    `lost` is in nats; for a score, in its units; for a similarity, a difference of cosines.
+    `lost` is in nats, or in the units of a score; for a similarity, it is a difference of cosines.
     """
 
     source: int
@@ -69,9 +69,9 @@ class ExplainedSource(Record, others=float):
 class WayOfReading(Record):
     """A way to read, compared with the losses without each source.
 
-    `spearman` is the rank correlation with the losses, `first` the source that the way ranks first, or None
-    if several are tied; `first_agrees` is 1 if that source has the largest loss, None if the largest losses
-    are tied. `runs` are passes through the model; a backward pass counts as two.
+    `spearman` is the rank correlation with the losses, and `first` is the source that the way ranks first, or
+    None if several are tied; `first_agrees` is 1 if that source has the largest loss, else 0, or None if the
+    largest losses are tied. `runs` is the number of passes through the model; a backward pass counts as two.
     """
 
     way: str
@@ -83,9 +83,9 @@ class WayOfReading(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Explanations(Result):
-    """An answer with the scores of its sources in each way.
+    """An answer, with the scores of its sources in each way.
 
-    `tokens` (way, token) has the scores of the prompt's tokens, NaN for a way that only scores sources.
+    `tokens` (way, token) has the scores of the prompt's tokens, with NaN for a way that scores only sources.
     """
 
     sources: Records[ExplainedSource] = group()
@@ -102,7 +102,7 @@ class Explanations(Result):
         return _kind(self.explained)
 
     def ranks(self, way: str) -> list[int | None]:
-        """The rank of each source in a way, with ties; Nones if all are tied."""
+        """The rank of each source in a way, with ties, or None for every source if all are tied."""
         ranks = tied_ranks(self.sources.numbers(way).tolist())
         return [None] * len(ranks) if set(ranks) == {1} else [*ranks]
 
@@ -118,11 +118,12 @@ class Explanations(Result):
 class ComparedWay(Record):
     """A way to read, compared with removal: means over prompts, with 95 % intervals.
 
-    `gap` is `morf` - `lerf`, the losses per token of an answer if a way's first (last) sources are removed
-    first, averaged over the removed share. `spearman` is the rank correlation with the losses without each
-    source, `first` the share of prompts in which both rank the same source first, `right` the share in which
-    the way ranks the right source first, if known. `over_position` is the gap minus that of the best order by
-    position or length, paired by prompt; `is_better` is 1 if its interval is above 0.
+    `gap` is `morf` - `lerf`: the answer's losses per token if a way's first (morf) or last (lerf) sources are
+    removed first, averaged over the removed share. `spearman` is the rank correlation with the losses without
+    each source, `first` is the share of prompts in which both rank the same source first, and `right` is the
+    share in which the way ranks the right source first, if that source is known. `over_position` is the gap
+    minus that of the best order by position or length, paired by prompt; `is_better` is 1 if the interval of
+    this difference is above 0.
     """
 
     way: str
@@ -140,7 +141,7 @@ class ComparedWay(Record):
 
 
 class PromptWay(Record):
-    """A way to read on one prompt."""
+    """A way to read, measured on one prompt."""
 
     prompt: str
     way: str
@@ -152,7 +153,7 @@ class PromptWay(Record):
 
 
 class RefusedWay(Record):
-    """A way that does not apply to the model, and the reason."""
+    """A way that does not apply to the model, and the reason why."""
 
     refused: str
     reason: str
@@ -160,10 +161,9 @@ class RefusedWay(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedWays(Result):
-    """Ways to read compared with removal over prompts, the best first, along with orders that ignore the
-    model.
+    """Ways to read compared with removal over prompts, best first, and orders that ignore the model.
 
-    `position` is the best order by position or length.
+    `position` is the best of the orders by position or length.
     """
 
     ways: Records[ComparedWay] = group("compared")
@@ -183,7 +183,7 @@ class ComparedWays(Result):
 
 
 class LearnedHead(Record):
-    """A head with its weight in the scores of sources; absolute weights sum to 1 (AT2)."""
+    """A head, with its weight in the scores of sources; the absolute weights sum to 1 (AT2)."""
 
     stack: str
     layer: int
@@ -197,9 +197,9 @@ class LearnedHead(Record):
 
 
 class LearnedFit(Record):
-    """Correlations of scores, with learned and with equal weights, with the answers used for learning.
+    """Correlations of scores, with learned and with equal weights, on the answers used for learning.
 
-    Means over the prompts of Pearson's correlation over the sets of sources.
+    They are means over the prompts of Pearson's correlation over the sets of sources.
     """
 
     prompts: int = column(is_needed=False)
@@ -209,7 +209,7 @@ class LearnedFit(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LearnedWeights(Result):
-    """The learned weight of each head of a model, the largest first."""
+    """The learned weight of each head of a model, largest first."""
 
     rows: Records[LearnedHead] = group("heads")
     fit: LearnedFit = group("learned")

@@ -1,6 +1,4 @@
-"""The first screens of `source --compare`: ways to read side by side, and compared with removal over
-prompts.
-"""
+"""The first screens of `source --compare`: ways to read side by side, and ways compared over prompts."""
 
 from collections.abc import Iterator
 from math import exp
@@ -96,7 +94,7 @@ def _question_line(report: Report, display: Display) -> Iterator[str]:
 
 
 def _encoder_output(result: Explanations) -> str:
-    """An encoder's output: `POSITIVE (0.98)`, `score 1.20`, `cosine 0.202`; empty for a decoder."""
+    """An encoder's output, such as `POSITIVE (0.98)`, `score 1.20` or `cosine 0.202`; empty for a decoder."""
     if result.explained is None or result.kind == "answer":
         return ""
     (row,) = result.explained
@@ -109,7 +107,7 @@ def _encoder_output(result: Explanations) -> str:
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
-    """One line per source and one column per way with its ranks; a picture also gets maps."""
+    """One line per source and one column of ranks per way; a picture is also shown with maps."""
     count = len(report.result_of(Explanations).sources)
     yield Elastic(lambda most: _ranks(report, most, display), MOST_SOURCES, LEAST_SOURCES, count, rank=1)
     yield from _on_picture(report, display)
@@ -142,7 +140,7 @@ TILE, TILE_GAP, MOST_TILES = 19, 1, 8
 
 
 def _on_picture(report: Report, display: Display) -> ScreenParts:
-    """The picture, the losses over it, and as many ways as fit, the closest to the losses first."""
+    """The picture, the losses over it, and as many ways as fit, closest to the losses first."""
     if (maps := report.picture_maps) is None:
         return
     width = display.columns
@@ -159,7 +157,7 @@ def _on_picture(report: Report, display: Display) -> ScreenParts:
 
 
 def _agreements(result: Explanations, what: str) -> Iterator[str]:
-    """Sentences on the ways that rank the source with the largest loss first, and on those that do not."""
+    """Sentences on which ways rank the source with the largest loss first, and which do not."""
     ways = result.ways
     if any(row.first_agrees is None for row in ways):
         yield f"No {what} has the largest loss: several are equal."
@@ -192,7 +190,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
 
 
 def _interval(row: ComparedWay, name: str, decimals: int) -> str:
-    """The interval as text, such as `0.61 to 0.83`; a dash for a single prompt."""
+    """The interval as text, such as `0.61 to 0.83`, or a dash for a single prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if not isinstance(low, float) or not isinstance(high, float):
         return NO_NUMBER
@@ -200,7 +198,7 @@ def _interval(row: ComparedWay, name: str, decimals: int) -> str:
 
 
 def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
-    """The gap with its interval, in the decimals of the losses."""
+    """The gap with its interval, with as many decimals as the losses."""
     decimals = _decimals(report.result_of(ComparedWays))
     return [
         Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
@@ -213,7 +211,7 @@ def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
 
 
 def _findings(report: Report, display: Display | None = None) -> Iterator[str]:
-    """Sentences on the ways that are no better than the best order that ignores the model."""
+    """Sentences on the ways that do no better than the best order that ignores the model."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
     what = "picture" if report.spec.get("image") else "prompt"
@@ -242,7 +240,7 @@ UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of 
 
 
 def _words(report: Report, display: Display) -> Iterator[str]:
-    """Explanation of the columns, for screens without room for more."""
+    """An explanation of the columns, for screens without room for more."""
     unit = UNITS.get(report.result_of(ComparedWays).kind, "nats")
     yield f"gap: MoRF - LeRF, {unit}; rank corr. and first agrees: with removal."
 
@@ -277,7 +275,7 @@ WAYS_SCREEN = FirstScreen(
 
 
 def _fit(report: Report, display: Display) -> Iterator[str]:
-    """The correlations of scores with the answers used for learning."""
+    """The correlations between the scores and the answers used for learning."""
     fit = report.result_of(LearnedWeights).fit
     learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
     yield f"Correlation of scores with these answers' logits: {learned}; with equal weights: {equal}."

@@ -55,12 +55,12 @@ def _check_prompts(name: str) -> str:
 def _check_lines(file: str) -> None:
     from attncli.models.source_texts import SourcePromptFile
 
-    if Path(file).is_file():  # a pipe can only be read once
+    if Path(file).is_file():  # a pipe can be read only once
         SourcePromptFile(file).prompts()
 
 
 class ComparingSpec(SourcesSpec):
-    """Settings for comparing ways to read."""
+    """Settings shared by the comparisons of ways to read."""
 
     off_keys = frozenset({"head", "compare", "runs", "answer"})
 
@@ -70,7 +70,7 @@ class ComparingSpec(SourcesSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts for a comparison of ways; None for a single prompt."""
+        """The file of prompts for a comparison of ways, or None for a single prompt."""
         return None
 
     def reads_many_texts(self) -> bool:
@@ -81,7 +81,7 @@ class ComparingSpec(SourcesSpec):
 
 
 class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
-    least_sources = 3  # an order needs three
+    least_sources = 3  # a ranking needs three
 
     head: NamedHeads = None
     compare: Compare = False
@@ -99,7 +99,7 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
         return super().text_sources() if self.prompts is None else NO_TEXT_SOURCES
 
     def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
-        """Split as for an answer's sources, or into words if that gives too few parts."""
+        """Split the text as for an answer's sources, or into words if that gives too few parts."""
         from attncli.models.source_texts import split_text
 
         parts = super().split_text(text, question, is_continued=is_continued)

@@ -1,4 +1,4 @@
-"""The share of each prompt token that reaches an answer, by the attention and the vectors of all layers.
+"""The share of each prompt token that reaches an answer through the attention and vectors of all layers.
 
 Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et al. 2020, 2004.10102), ALTI
 (Ferrando et al. 2022, 2203.04212), direct contributions to the logit (Elhage et al. 2021).
@@ -30,14 +30,14 @@ QUERIES_AT_ONCE = 2**23
 
 
 class EmbeddedTokens(NamedTuple):
-    """The embeddings of tokens, one vector each, and the inverse of any reshaping."""
+    """The embeddings of tokens, one vector each, and the function that undoes any reshaping."""
 
     vectors: Float[Tensor, "1 token embed"]
     as_given: Callable[[Tensor], Tensor]
 
 
 class ExplainedRun:
-    """A model's reading, and the outputs to be explained: the sum of some logits, or a similar number.
+    """A model's reading, and the outputs to be explained: a sum of logits or a similar number.
 
     The outputs depend on the last vectors at `places`, each with its `share`. Raises UserError for a model in
     half precision.
@@ -66,9 +66,7 @@ class ExplainedRun:
 
     @cached_property
     def stream(self) -> Stream:
-        """The inputs and outputs of the blocks. Raises UserError for a model whose stream is not a sum of
-        them.
-        """
+        """The inputs and outputs of the blocks. Raises UserError if the stream is not a sum of them."""
         return Stream(self.pretrained, self.reading())
 
     @property
@@ -77,9 +75,9 @@ class ExplainedRun:
         return int(self.places[0])
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
-        """The numbers whose sum is explained, from the model's outputs on one text.
+        """The numbers whose sum is explained, computed from the model's outputs on one text.
 
-        With `keeps_lengths`, the lengths of vectors are constants: the numbers are linear in the vectors.
+        With `keeps_lengths`, the lengths of vectors are constants, so the numbers are linear in the vectors.
         """
         raise NotImplementedError
 
@@ -92,7 +90,7 @@ class ExplainedRun:
         return self.pretrained.inputs([self.reading()])
 
     def prompt_scores(self, rows: Float[Tensor, "row read"]) -> Float[Tensor, " token"]:
-        """Scores of the prompt's tokens: the sum over the places, weighted by their shares."""
+        """The scores of the prompt's tokens: sums over the places, weighted by the shares of the places."""
         return self.shares @ rows[:, : self.num_prompt].double().cpu()
 
     @property
@@ -102,13 +100,13 @@ class ExplainedRun:
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """The vectors of the tokens in the output of the embeddings; None if they are not there."""
+        """The token vectors in the output of the embeddings, or None if they are not there."""
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self.ids)):
             return None
         return EmbeddedTokens(output, lambda vectors: vectors)
 
     def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
-        """One number per token, from one number per vector of the embeddings."""
+        """Convert one number per embedding vector to one number per token."""
         return of_embedded
 
     def refuse(self, way: str, reason: str) -> NoReturn:
@@ -116,7 +114,7 @@ class ExplainedRun:
         raise UserError(f"{way}: does not apply to {self.pretrained.name}: {reason}")
 
     def refuse_unshown_layers(self, way: str) -> None:
-        """Raise UserError if other layers also mix tokens, which the way would silently skip."""
+        """Raise UserError if other layers also mix tokens, because the way would silently skip them."""
         if self.pretrained.unshown_layers:
             self.refuse(way, "some layers mix tokens without a softmax, or not at all")
 
@@ -133,7 +131,7 @@ class AnswerRun(ExplainedRun):
         if pretrained.has_decoder or pretrained.predicts != "next":
             message = "is not a decoder that predicts the next token: use --method removal"
             raise UserError(f"model: {pretrained.name} {message}")
-        # The last token of the answer does not choose any token.
+        # The last token of the answer does not choose another token.
         super().__init__(pretrained, pretrained.whole, torch.cat([prompt, answer[:-1]]), len(prompt))
         self.prompt, self.answer = prompt, answer
 
@@ -144,7 +142,7 @@ class AnswerRun(ExplainedRun):
 
     @property
     def shares(self) -> Float[Tensor, " new"]:
-        """Every place counts fully."""
+        """Ones: every place counts fully."""
         return torch.ones(len(self.answer), dtype=torch.float64)
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
@@ -154,9 +152,7 @@ class AnswerRun(ExplainedRun):
 
 
 def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
-    """Per layer, the mean of its heads' weights. Raises UserError for layers with weights that are not
-    between tokens.
-    """
+    """The mean weights of each layer's heads. Raises UserError for layers with weights not between tokens."""
     matrices: list[Tensor] = []
 
     def take(layer: CapturedLayer) -> None:
@@ -169,7 +165,7 @@ def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
 def rolled_out(
     matrices: Sequence[Float[Tensor, "query key"]], places: Int[Tensor, " row"]
 ) -> Float[Tensor, "row key"]:
-    """The rows at these places of the product of the matrices, the last layer's first."""
+    """The rows at these places of the product of the matrices, starting with the last layer's."""
     rows = torch.eye(len(matrices[0]), dtype=torch.float64)[places].to(matrices[0].device)
     for matrix in reversed(matrices):
         rows = rows @ matrix.double()
@@ -177,10 +173,10 @@ def rolled_out(
 
 
 def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of (A + I) / 2, with each row divided by its sum; A is the mean of the
-    heads.
+    """The product over the layers of (A + I) / 2, with rows divided by their sums; A is the mean over heads.
 
-    Abnar & Zuidema 2020, equation 1. Rows of A that sum to less than 1 have a sink outside the keys.
+    Abnar & Zuidema 2020, equation 1. Rows of A that sum to less than 1 belong to layers with a sink outside
+    the keys.
     """
     run.refuse_unshown_layers("rollout")
     mixed = []
@@ -192,14 +188,14 @@ def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
 
 @dataclass(frozen=True)
 class CarriedVectors:
-    """The vectors that the heads of a layer carry from each token: their weights, and v W_O of each token."""
+    """The vectors that a layer's heads carry from each token: the heads' weights, and v W_O of each token."""
 
     weights: Float[Tensor, "head query key"]
     vectors: Float[Tensor, "head key embed"]
 
     def rows(self, places: Int[Tensor, " row"]) -> Iterator[tuple[range, Float[Tensor, "query key embed"]]]:
-        """Batches of the queries at these places, with the sum over the heads of the vectors carried from
-        each token.
+        """Yield batches of queries at these places, with the vectors carried from each token, summed over
+        heads.
         """
         step = max(1, QUERIES_AT_ONCE // self.vectors[0].numel())
         for start in range(0, len(places), step):
@@ -209,11 +205,11 @@ class CarriedVectors:
 
 
 class CarryingLayer:
-    """A layer in a run: the vectors of its heads, the input of its block, the output of W_O."""
+    """A layer in a run: its heads' vectors, the input of its block, and the output of its W_O."""
 
     def __init__(self, run: ExplainedRun, stream: Stream, call: int) -> None:
         layer = stream.attention[call]
-        assert isinstance(layer.attention, AttentionLayer)  # Stream refuses others
+        assert isinstance(layer.attention, AttentionLayer)  # Stream refuses other modules
         self.attention = layer.attention
         block = stream.runs[call]
         heads = block.mixers[0]
@@ -224,11 +220,11 @@ class CarryingLayer:
 
     @property
     def num_heads(self) -> int:
-        """Number of query heads."""
+        """The number of query heads."""
         return self.attention.shape[1]
 
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
-        """The columns of W_O of each head."""
+        """The columns of W_O that belong to each head."""
         return head_projections(self.projection, self.num_heads)
 
     def values(self) -> Float[Tensor, "head key value_dim"]:
@@ -250,8 +246,8 @@ class CarryingLayer:
     def after_attention(
         self, rows: range, vectors: Float[Tensor, "query key embed"]
     ) -> tuple[Float[Tensor, "query key embed"], Float[Tensor, "query embed"]]:
-        """The stream after the attention of these queries, split by token, and in total with the biases;
-        after the norm, if one follows (BERT), with its scale from the run.
+        """The stream after the attention of these queries, both split by token and in total with the biases.
+        If a norm follows (BERT), it is applied with its scale from the run.
         """
         whole = self.read[rows.start : rows.stop] + self.projected[rows.start : rows.stop]
         if self.norm is None:
@@ -274,9 +270,7 @@ class CarryingLayer:
 
 
 def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
-    """The layers of a run in order. Raises UserError for a model whose stream is not a sum of block
-    outputs.
-    """
+    """Yield the layers of a run in order. Raises UserError if the stream is not a sum of block outputs."""
     run.refuse_unshown_layers(way)
     try:
         stream = run.stream
@@ -291,7 +285,7 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
 
 @torch.no_grad()
 def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """||sum over heads of a_ij v_j W_O||, as a share of the sum over j, averaged over the layers.
+    """||sum over heads of a_ij v_j W_O|| as a share of its sum over j, averaged over the layers.
 
     Kobayashi et al. 2020, equation 6. Raises UserError if the vectors do not add up to the output of W_O.
     """
@@ -310,9 +304,9 @@ def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
 
 @torch.no_grad()
 def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
+    """max~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
 
-    y_i is the stream after the attention: its own vector x_i and the vectors that the heads carry, y_i = sum
+    y_i is the stream after the attention: its own vector x_i and the vectors that the heads carry: y_i = sum
     over j of T_i(x_j) + b_O, after the norm in models such as BERT, with its scale fixed. Ferrando et al.
     2022, equations 6 to 10. Raises UserError if a block does anything else.
     """
@@ -341,7 +335,7 @@ def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
 def direct_contributions(
     run: ExplainedRun, directions: Float[Tensor, "row embed"]
 ) -> Float[Tensor, " token"]:
-    """Direct contribution of each token to the logits by the heads of all layers, summed over the heads.
+    """The direct contribution of each token to the logits through the heads of all layers, summed over heads.
 
     `directions` are the directions in which the logits read the last stream at each place. Raises UserError
     if a block adds anything else to its stream.

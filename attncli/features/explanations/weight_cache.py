@@ -1,4 +1,4 @@
-"""The learned head weights of a model, in the user's cache."""
+"""A model's learned head weights in the user's cache."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ WEIGHTS = "head-weights"
 
 
 def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
-    """The learned weights of a model's heads; None if there are none."""
+    """The learned weights of a model's heads, or None if there are none."""
     place = cache_file(spec, WEIGHTS)
     if place is None or not place.exists():
         return None
@@ -34,6 +34,6 @@ def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
 
 
 def cache_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
-    """Write the weights of all heads; returns None if there is no folder for them."""
+    """Write the weights of all heads to the cache, and return None if there is no folder for them."""
     about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
     return write_cache_file(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")

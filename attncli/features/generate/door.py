@@ -40,17 +40,17 @@ def generate(
     prefill_chunk: Size | None = None,
     on_text: Callable[[str], None] | None = None,
 ) -> WrittenText:
-    """A continuation of a text by the model, with the `top_k` strongest keys of each head for each new token.
+    """Continue a text with the model, and record each head's `top_k` strongest keys for each new token.
 
-    `text` may be token ids, or the reading of a file that the model transcribes, for example from
+    `text` may also be token ids, or the reading of a file that the model transcribes, such as a result of
     `read_sound`. The default of `max_new_tokens` is 20; for such a file, the model's generation_config.json
     sets the limit.
 
-    The model takes the likeliest token, or samples at a `temperature` among the likeliest tokens that have
-    `top_p` of the probability. The heads are all heads, those of one `layer`, or one `head`, as 17:3; `maps`
-    also returns whole rows of weights, the mean over the heads or those of each head. `on_text` receives the
-    text as the model writes it; Ctrl-C then ends the writing. Raises UserError for a model that cannot write,
-    and MemoryError if memory runs out.
+    The model takes the most likely token, or samples at a `temperature` from the most likely tokens that
+    together have `top_p` of the probability. The result covers all heads, those of one `layer`, or one
+    `head`, such as 17:3; `maps` also returns whole rows of weights, the mean over the heads or those of each
+    head. `on_text` receives the text as the model writes it; Ctrl-C then ends the writing. Raises UserError
+    for a model that cannot write, and MemoryError if memory runs out.
     """
     from attncli.features.generate.writing import written
 

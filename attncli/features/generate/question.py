@@ -1,4 +1,4 @@
-"""`attn generate`: a model writes, and for each new token, where each head looked."""
+"""`attn generate`: a model writes, and where each head looked is shown for each new token."""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ TOKENS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 def _check_single(value: object, info: "ValidationInfo") -> object:
-    """The value; raises ValueError for a list of numbers."""
+    """Return the value unchanged. Raises ValueError for a list of numbers."""
     if isinstance(value, str) and "," in value:
         sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
         raise ValueError(
@@ -59,12 +59,12 @@ def _is_greedy(data: dict[str, Any]) -> bool:
 
 
 def _is_transcribed(data: dict[str, Any]) -> bool:
-    """True for a file that the model transcribes to its end."""
+    """True for a file that the model transcribes to the end."""
     return any(kind.is_transcribed for _, kind, _ in files_read(data))
 
 
 def _default_order(data: dict[str, Any]) -> str:
-    """The default order; in a transcription, heads that look at one place come first."""
+    """The default order; in a transcription, heads that look at a single place come first."""
     if _is_transcribed(data):
         return "max_weight"
     return "text_mass" if data.get("needle") is None else "retrieval"
@@ -72,7 +72,7 @@ def _default_order(data: dict[str, Any]) -> str:
 
 @reads()
 class PromptSpec(ModelSpec):
-    """The settings of the prompt."""
+    """Settings of the prompt."""
 
     group = "Input"
     argument = "sentence"
@@ -111,7 +111,7 @@ class PromptSpec(ModelSpec):
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
     def needle_tokens(self) -> tuple[int, int] | None:
-        """FIRST and END of a needle FIRST:END; None for a text."""
+        """FIRST and END of a needle given as FIRST:END, or None for a text."""
         match = TOKENS.fullmatch(self.needle or "")
         return (int(match[1]), int(match[2])) if match else None
 
@@ -219,7 +219,7 @@ class GenerateSpec(PromptSpec):
     top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
 
     def row_statistics(self) -> tuple[str, ...]:
-        """The statistics of the rows of one layer; for all layers, the table of heads has only means."""
+        """The row statistics of one layer; for all layers, the table of heads has only means."""
         if self.layer is None:
             return ()
         return tuple(name for name in (*WEIGHT_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
@@ -244,7 +244,7 @@ class GenerateSpec(PromptSpec):
 def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
-    """The prompt as the model reads it. Raises UserError if it does not fit, or lacks the needle."""
+    """Read the prompt for the model. Raises UserError if it does not fit, or does not contain the needle."""
     from attncli.models.openers import OPENERS, FileInput
     from attncli.models.prompts import read_prompt
 
@@ -280,7 +280,7 @@ def read(
 def report(
     spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """The report of what the model writes after the prompt."""
+    """Build the report on what the model writes after the prompt."""
     from attncli.features.generate.door import generate
     from attncli.runs.report_parts import build_report
 
@@ -328,7 +328,7 @@ def report(
 
 
 def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> None:
-    """Report the cost of a token if the model reads its weights again for each."""
+    """Report the cost of a token if the model reads its weights again for each token."""
     from attncli.models.stored import stored_use
 
     use = stored_use(pretrained.whole)
@@ -339,9 +339,9 @@ def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> Non
 
 
 def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:
-    """The tokens at the queries, without the last new token, and the context at the keys of cross-attention.
+    """The tokens of the queries, without the last new token, and the context at cross-attention keys.
 
-    With one stack, the tokens are also at the keys.
+    With one stack, the keys are these tokens, too.
     """
     from attncli.models.writing import generating_part, start_token
 
@@ -357,7 +357,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
-    """The pictures of the prompt; new tokens have no boxes on them."""
+    """The pictures of the prompt, on which new tokens have no boxes."""
     beside = (None,) * max(0, num_written - 1)
     return tuple(
         picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)

@@ -1,4 +1,4 @@
-"""The results of `attn generate`: the new tokens, and where each head looked for each of them."""
+"""The results of `attn generate`: the new tokens, and where each head looked when each was chosen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from attncli.records.values import NamedTensor, Tensors
 
 
 class WriterHead(Record, numbers=WRITER_STATISTICS):
-    """A head with the means of its statistics over the new tokens; None if no token has the statistic."""
+    """A head with the mean of each statistic over the new tokens, or None if no token has the statistic."""
 
     layer: int
     module: str = column(is_needed=False)
@@ -24,8 +24,9 @@ class WriterHead(Record, numbers=WRITER_STATISTICS):
 class WrittenToken(Record):
     """A new token, the position of the query that chose it, and the strongest keys of that query.
 
-    The row is the mean over all heads or, with a needle, that of the `head` that retrieves most, as 17:3. The
-    first key, where sinks are, has a separate column; `keys` has None if there are fewer other keys.
+    The keys come from the mean row over all heads or, with a needle, from the row of the `head` that
+    retrieves most, such as 17:3. The first key, where attention sinks are, has a column of its own; `keys` is
+    filled up with None if there are fewer other keys.
     """
 
     token: str
@@ -48,9 +49,9 @@ class WritingCounts(Record):
 
 
 class NeedleCounts(Record):
-    """The number of tokens in the needle, of new tokens copied from it, and the share of its tokens written.
+    """The numbers of tokens in the needle and copied from it, and the share of its tokens that was written.
 
-    The share counts each different token once.
+    The share counts each distinct token once.
     """
 
     tokens: int = column(is_needed=False)
@@ -60,14 +61,15 @@ class NeedleCounts(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WrittenText(Result):
-    """The text that a model wrote or read as an answer, and where each head looked for each token.
+    """The text that a model wrote, or read as an answer, and where each head looked for each token.
 
     `heads` are in the order of the model, `tokens` and their `ids` in the order of the text. `rows` has every
-    statistic of every row, with the axes layer, head and query, except the axes of a chosen layer or head; it
-    is NaN where a layer has fewer heads. `weights` has whole rows, of each head or their mean, or None.
-    `linear` has one row per head without a softmax, and `linear_weights` the signed rows of these heads, or
-    None; for a chosen layer without a softmax, `tokens` has shares of |w|. `unshown` is a sentence that names
-    the layers left out. `first_query` is the position of the query that chose the first token.
+    statistic of every row, with the axes layer, head and query, without the axes of a chosen layer or head;
+    values are NaN where a layer has fewer heads. `weights` has whole rows, either for each head or as their
+    mean, or is None. `linear` has one row per head without a softmax, and `linear_weights` has the signed
+    rows of these heads or is None; for a chosen layer without a softmax, `tokens` has shares of |w|.
+    `unshown` is a sentence that names the layers left out. `first_query` is the position of the query that
+    chose the first token.
     """
 
     heads: Records[WriterHead] = group(may_be_empty=True)
@@ -90,11 +92,11 @@ class WrittenText(Result):
         return [row.token for row in self.tokens]
 
     def sort_statistic(self, statistic: str) -> str:
-        """The statistic to sort by: `needle_mass` for `retrieval` if nothing was copied."""
+        """The statistic to sort by: `needle_mass` instead of `retrieval` if nothing was copied."""
         is_empty = statistic == "retrieval" and np.isnan(self.heads.column(statistic)).all()
         return "needle_mass" if is_empty else statistic
 
     def ranked(self, statistic: str, *, ascending: bool = False) -> Records[WriterHead]:
-        """The heads sorted by a statistic, the largest or the smallest first; NaN comes last."""
+        """The heads sorted by a statistic, largest or smallest first; NaN values come last."""
         numbers = self.heads.column(self.sort_statistic(statistic))
         return self.heads.taken(np.argsort(numbers if ascending else -numbers, kind="stable").tolist())

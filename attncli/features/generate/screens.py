@@ -30,7 +30,7 @@ from attncli.views.sections import LEAST_ROWS, Column, Elastic, Grid, ScreenPart
 from attncli.views.texts import NO_NUMBER, file_text, fixed, place_text, shortened, wrap_cells
 
 MOST_TOKENS = 9
-LINES_FOR_TOKENS = 12  # of 30: for the text, the tokens and the notes
+LINES_FOR_TOKENS = 12  # of 30, for the text, the tokens and the notes
 MOST_WRITERS = 5
 TEXT_LINES = 3
 SHARES = {"first_key": "first", "written_mass": "written", "needle_mass": "needle"}
@@ -41,7 +41,7 @@ HEAD_ORDER = (
 
 
 def _written_title(report: Report) -> str:
-    """The title `generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new`."""
+    """The title, such as `generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new`."""
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
@@ -52,7 +52,7 @@ def _written_title(report: Report) -> str:
 
 
 def _prompt(report: Report) -> str:
-    """The line with the prompt."""
+    """The line that shows the prompt."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)
@@ -92,7 +92,7 @@ def _where_it_looked(report: Report, display: Display) -> ScreenParts:
 def _tokens(
     report: Report, tokens: Records[WrittenToken], labels: TableLabels, display: Display, most: int
 ) -> Grid:
-    """One line per token: its query, shares of the row, and the strongest keys except the first."""
+    """One line per token: its query, shares of the row, and its strongest keys other than the first."""
     places = _chosen(tokens, most)
     chosen, precision = tokens.taken(places), display.precision
     columns = [Column(("", "chose"), [token_cell(token.token) for token in chosen], left=True)]
@@ -120,7 +120,7 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
-    """The places of the first tokens or, with a needle, of the tokens that looked at it most."""
+    """The first tokens or, with a needle, the places of the tokens that looked at the needle most."""
     shares = [token.needle_mass or 0.0 for token in tokens] if "needle_mass" in tokens.cells else []
     order = sorted(range(len(tokens)), key=lambda place: -shares[place] if shares else 0.0)
     return sorted(order[:most])
@@ -132,7 +132,7 @@ def _key_seen(token: WrittenToken, rank: int, labels: TableLabels, precision: in
 
 
 def _order(report: Report) -> str:
-    """The statistic that heads are sorted by."""
+    """The statistic that the heads are sorted by."""
     return report.result_of(WrittenText).sort_statistic(str(report.spec.get("sort")))
 
 
@@ -142,7 +142,7 @@ def _heads_title(report: Report, heads: Records[WriterHead], total: int) -> str:
 
 
 def _shown_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
-    """The statistic that heads are sorted by, then the most informative ones."""
+    """The statistic that the heads are sorted by, followed by the most informative statistics."""
     return [name for name in dict.fromkeys([_order(report), *HEAD_ORDER]) if name in heads.cells]
 
 
@@ -166,7 +166,7 @@ WRITER_SCREEN = FirstScreen(
             is_cut=True,
             shows=lambda report: bool(field_rows(report, "heads")),
         ),
-        # Below heads of attention if there is room for both.
+        # Shown below the attention heads if there is room for both.
         replace(
             SIGNED_HEADS,
             usual=lambda report, _: MOST_WRITERS,

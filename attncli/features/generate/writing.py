@@ -1,4 +1,4 @@
-"""Measures the rows of every head for each new token as a model writes."""
+"""Measures every head's rows for each new token while a model writes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
 
 
 def weight_rows(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
-    """The rows of layers with a single query of one text."""
+    """The rows of layers that have a single query of one text."""
     rows: dict[int, RowOfWeights] = {}
     alike: defaultdict[Hashable, dict[int, AttentionLayer]] = defaultdict(dict)
     for number, layer in enumerate(layers):
@@ -81,7 +81,7 @@ def _likeness(layer: AttentionLayer) -> Hashable:
 
 
 def _rows(layers: Sequence[AttentionLayer]) -> Iterator[RowOfWeights]:
-    """The rows of layers with equal `_likeness`, in batches that need little memory."""
+    """Yield the rows of layers with the same `_likeness`, in batches that need little memory."""
     seen = layers[0].visibility.whole(layers[0].query.device)[0, 0]
     at_once = max(1, MOST_STACKED // layers[0].key.numel())
     for start in range(0, len(layers), at_once):
@@ -92,7 +92,7 @@ def _rows(layers: Sequence[AttentionLayer]) -> Iterator[RowOfWeights]:
 
 
 def _stacked(layers: Sequence[AttentionLayer]) -> AttentionLayer:
-    """Several layers stacked as texts of one layer, without values, which weights do not need."""
+    """Stack several layers as the texts of one layer, without values, which weights do not need."""
     first = layers[0]
     if len(layers) == 1:
         return first
@@ -115,10 +115,10 @@ class WriterLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenRows:
-    """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads.
+    """The rows of one new token: numbers (layer, head) by statistic, or NaN where a layer has fewer heads.
 
-    The top keys have one key more than is shown, since the first key is left out. `seen` has the keys that
-    each layer sees or, without `weights`, that any layer sees.
+    There is one more top key than is shown, because the first key is left out. `seen` has the keys that each
+    layer sees or, without `weights`, that any layer sees.
     """
 
     token: int
@@ -136,9 +136,9 @@ class WrittenRows:
     """Collects the rows of each new token from the layers of a model, or from cross-attention if it has any.
 
     `special_ids` are the special tokens of the tokenizer; `module_name` maps a module to its name in results;
-    `needle` has the places of the needle in `prompt_ids`. `layer` and `head` limit the rows to one layer or
-    head; `top_k` is the number of keys per row. With `keeps_heads`, the weights of each head are kept for up
-    to 128 keys.
+    `needle` has the needle's places in `prompt_ids`. `layer` and `head` limit the rows to one layer or head;
+    `top_k` is the number of keys per row. With `keeps_heads`, the weights of each head are kept for up to 128
+    keys.
     """
 
     prompt_ids: Int[Tensor, " token"]
@@ -158,10 +158,10 @@ class WrittenRows:
     """The new tokens; a layer without a softmax has no rows for them in `tokens`."""
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
-        """Add the rows of a token. Raises CannotShow if the keys are not the tokens that were read.
+        """Add the rows of a token. Raises CannotShow if the keys are not the tokens that the model read.
 
-        XLM predicts at a mask that it appends to the text; DeepSeek V4 adds keys that summarise several
-        tokens.
+        For example, XLM predicts at a mask that it appends to the text, and DeepSeek V4 adds keys that
+        summarise several tokens.
         """
         chosen_layers = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
         chosen_layers = [layer for layer in chosen_layers if self.layer in (None, layer.layer)]
@@ -209,7 +209,7 @@ class WrittenRows:
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        """The statistics: those of positions need self-attention, `needle_mass` needs a needle."""
+        """The statistics: those about positions need self-attention, and `needle_mass` needs a needle."""
         rows = [name for name in WEIGHT_STATISTICS if not (self.is_cross and ROW_STATISTICS[name].positional)]
         left_out = GENERATED_KEY_STATISTICS if self.is_cross else ()
         needle = () if self.needle else ("needle_mass",)
@@ -232,7 +232,7 @@ class WrittenRows:
                 query_numbers = load_formula(ROW_STATISTICS[name].formula)(rows)
             else:
                 query_numbers = load_formula(WRITING[name])(prompted)
-            # A copy, since the weight on the first key is a view of all weights of the token.
+            # Copied, because the weight on the first key is a view of all the token's weights.
             numbers[name] = query_numbers[..., 0].clone().cpu()
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
@@ -257,7 +257,7 @@ class WrittenRows:
         }
 
     def heads(self, **more: Float[Tensor, "layer head"]) -> Records[WriterHead]:
-        """The mean statistics of each head over the new tokens, with further columns."""
+        """The mean statistics of each head over the new tokens, and further columns."""
         means = {name: row_numbers.nanmean(dim=-1) for name, row_numbers in self.numbers().items()} | more
         counts = [layer.num_heads if self.head is None else 1 for layer in self.layers]
         places = np.repeat(np.arange(len(counts)), counts)
@@ -275,7 +275,7 @@ class WrittenRows:
     def written(
         self, labels: Sequence[str], first_query: int, *, best: tuple[int, int] | None = None
     ) -> Records[WrittenToken]:
-        """One row per new token, from the mean row of the heads or the head `best` (layer place, head)."""
+        """One row per new token, from the heads' mean row or from the head `best` (layer place, head)."""
         if best is None:
             first_keys = [float(token.mean[0]) for token in self.tokens]
             looks = [_top_beside_first(token.mean, self.top_k) for token in self.tokens]
@@ -315,7 +315,7 @@ class WrittenRows:
         return Tensors(tensors)
 
     def whole_rows(self) -> NamedTensor | None:
-        """The weights of each head if all tokens have them, else their mean; None for too many weights."""
+        """Each head's weights if all tokens have them, otherwise the mean; None if there are too many."""
         weights_by_head = [token.weights for token in self.tokens if token.weights is not None]
         if len(weights_by_head) == len(self.tokens):
             weights = self._placed(_by_query(weights_by_head), "query", "key")
@@ -327,13 +327,13 @@ class WrittenRows:
         return replace(_named_tensor(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
 
     def _layer_masks(self) -> Mask | None:
-        """The masks of the layers; the tokens after a query were not written yet."""
+        """The masks of the layers; the tokens after a query had not been written yet."""
         visible = _by_query([token.seen for token in self.tokens]).numpy()
         masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
         return joint_mask(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
-        """A tensor by layer and head, NaN or key -1 for missing layers; a chosen one has no axis."""
+        """A tensor by layer and head, with NaN or key -1 for missing heads; a chosen one has no axis."""
         if self.layer is None:
             nothing = torch.nan if tensor.is_floating_point() else -1
             layers = [layer.layer for layer in self.layers]
@@ -362,7 +362,7 @@ class WrittenRows:
 def _written_by_shares(
     shares: Sequence[Float[Tensor, " key"]], labels: Sequence[str], first_query: int, rows: WrittenRows
 ) -> Records[WrittenToken]:
-    """One row per new token, from the shares of |w| of a layer without a softmax or one of its heads."""
+    """One row per new token, from the shares of |w| of a layer without a softmax, or of one of its heads."""
     num_read = len(rows.prompt_ids)
     looks = [_top_beside_first(row, rows.top_k) for row in shares]
     return WrittenToken.table(
@@ -377,21 +377,21 @@ def _written_by_shares(
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The keys with the largest weights except the first key, filled with None."""
+    """The keys with the largest weights, without the first key, padded with None."""
     top = row[1:].topk(min(count, len(row) - 1))
     missing = [None] * (count - len(top.indices))
     return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
 def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The first `count` of sorted keys except the first key, filled with None."""
+    """The first `count` of the sorted keys, without the first key, padded with None."""
     pairs = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
     top = [*pairs, *[(None, None)] * count][:count]
     return [key for key, _ in top], [weight for _, weight in top]
 
 
 def _by_query(rows: Sequence[Tensor]) -> Tensor:
-    """Rows (…, key) of growing length as one tensor (…, query, key), 0 on the keys after each query."""
+    """Stack rows (…, key) of growing length as (…, query, key), with 0 on the keys after each query."""
     most = rows[-1].shape[-1]
     padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
     return torch.stack(padded, dim=-2)
@@ -406,8 +406,8 @@ def _named_tensor(tensor: Tensor, *axes: str) -> NamedTensor:
 class NeedleRetrieval:
     """The retrieval scores of heads on a needle, and the number of tokens copied from it.
 
-    `best` (layer place, head) is the head with the largest score and, among ties, the most weight on the
-    needle.
+    `best` (layer place, head) is the head with the largest score and, in case of a tie, the most weight on
+    the needle.
     """
 
     scores: Float[Tensor, "layer head"]
@@ -425,7 +425,7 @@ def _retrieval(rows: WrittenRows) -> NeedleRetrieval:
     comparable = scores.nan_to_num(nan=-1.0).to(masses)
     ranking = torch.where(comparable == comparable.max(), masses, -1.0).nan_to_num(nan=-1.0)
     needle = {*rows.prompt_ids[[*rows.needle]].tolist()}
-    share = len(needle & {*tokens}) / len(needle)  # of its different tokens
+    share = len(needle & {*tokens}) / len(needle)  # of its distinct tokens
     layer, head = divmod(int(ranking.argmax()), ranking.shape[-1])
     return NeedleRetrieval(scores, num_copied, share, (layer, head))
 
@@ -441,15 +441,14 @@ def written(
     whole_rows: WholeRows = "none",
     on_text: Callable[[str], None] | None = None,
 ) -> WrittenText:
-    """A continuation of a prompt by the model, or the answer that it reads after the prompt (teacher
-    forcing).
+    """Continue a prompt with the model, or read an answer after the prompt (teacher forcing).
 
-    It covers all heads, one layer, or one head. In a model with an encoder, the prompt goes to
-    the encoder, and the rows are those of cross-attention.
+    The result covers all heads, one layer, or one head. In a model with an encoder, the prompt goes to the
+    encoder, and the rows are those of cross-attention.
 
     `on_text` receives the text as the model writes it, in whole characters; with it, Ctrl-C ends the writing
-    and keeps the text so far. Raises UserError for a request that the model cannot meet, and for a layer or
-    head that it does not have, and MemoryError if memory runs out.
+    and keeps the text so far. Raises UserError for a request that the model cannot meet, or a layer or head
+    that it does not have, and MemoryError if memory runs out.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None
@@ -496,7 +495,7 @@ def written(
 def _read_answer(
     pretrained: Pretrained, prompt: Prompt, answer: Target, rows: WrittenRows
 ) -> tuple[Way, float]:
-    """Read the answer: the way its attention was computed, and its log-probability."""
+    """Read the answer; return the way its attention was computed and its log-probability."""
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
@@ -508,7 +507,7 @@ def _read_answer(
 def _written_text(
     pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
 ) -> WrittenText:
-    """The result with the text and the measurements of its rows."""
+    """Combine the text and the measurements of its rows in a result."""
     ids = rows.ids
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
@@ -547,7 +546,7 @@ def _write(
     rows: WrittenRows,
     on_text: Callable[[str], None] | None,
 ) -> tuple[Way, bool]:
-    """Write: the way the attention was computed, and True if Ctrl-C ended it."""
+    """Write; return the way the attention was computed, and True if Ctrl-C ended the writing."""
     if prompt.inputs is None:
         inputs = prompt_inputs(pretrained, prompt.prompt.ids)
     else:
@@ -564,7 +563,7 @@ def _write(
 
 
 def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
-    """A callback that adds the rows of each token and passes its text on."""
+    """A callback that adds the rows of each token and passes on its text."""
     pieces = TextPieces(pretrained.text_of, on_text)
 
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:

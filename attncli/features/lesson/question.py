@@ -45,7 +45,7 @@ Attn = Callable[[Sequence[str]], int]
 
 
 class Prose(NamedTuple):
-    """A paragraph as one line; a `literal` one keeps its lines."""
+    """A paragraph on a single line; a `literal` paragraph keeps its lines."""
 
     text: str
     literal: bool = False
@@ -58,7 +58,7 @@ class CommandLine(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A page: the number and name of its file, its title, and its parts."""
+    """A page: the number and name in its file name, its title and its parts."""
 
     number: int
     name: str
@@ -67,14 +67,14 @@ class Lesson(NamedTuple):
 
 
 def lessons() -> list[Lesson]:
-    """Return all lessons in order; each builds on the earlier ones."""
+    """Return all lessons in order; each lesson builds on the earlier ones."""
     return [read_lesson(*page) for page in pages()]
 
 
 def pages() -> list[tuple[int, str, str]]:
-    """Return number, name and text of each lesson whose commands are available, in order.
+    """Return the number, name and text of each lesson whose commands are available, in order.
 
-    Lessons of plugins, and those with a number already taken, are numbered after the others.
+    Lessons from plugins, and lessons whose number is taken, are numbered after the others.
     """
     numbered: dict[int, tuple[str, str]] = {}
     others: list[tuple[str, str]] = []
@@ -91,7 +91,7 @@ def pages() -> list[tuple[int, str, str]]:
 
 
 def lesson(which: str) -> Lesson:
-    """Return the lesson of that number or name. Raises UserError for any other."""
+    """Return the lesson with that number or name. Raises UserError for any other."""
     every = lessons()
     for each in every:
         if which in (str(each.number), each.name):
@@ -109,9 +109,9 @@ def lesson(which: str) -> Lesson:
 
 
 def copy_files(folder: Path) -> list[str]:
-    """Copy the lessons' files (settings, vectors, saved reports) to a folder; return their names.
+    """Copy the lessons' files (settings, vectors, saved reports) to a folder, and return their names.
 
-    Raises UserError if one exists already, because it may have been changed.
+    Raises UserError if one of them already exists, because the user may have changed it.
     """
     given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:
@@ -136,7 +136,7 @@ def read_lesson(number: int, name: str, page: str) -> Lesson:
 
 
 def parts_of(block: "SyntaxTreeNode") -> Iterator[Prose | CommandLine]:
-    """Yield the parts of a Markdown block; of a `console` block only the commands, which are run again."""
+    """Yield the parts of a Markdown block; from a `console` block, only the commands, which are run again."""
     match block.type:
         case "fence" if block.info == "console":
             lines = block.content.splitlines()
@@ -157,7 +157,7 @@ def parts_of(block: "SyntaxTreeNode") -> Iterator[Prose | CommandLine]:
 
 
 def _line(node: "SyntaxTreeNode") -> str:
-    """Return text on one line; for a link, its words and the lesson or address."""
+    """Return text on one line; a link becomes its words and the lesson or address."""
     match node.type:
         case "softbreak" | "hardbreak":
             return " "
@@ -190,24 +190,24 @@ COPY = option(
 
 
 class Captured(StringIO):
-    """Captures standard output but keeps its terminal's width and colours."""
+    """Captures standard output, but reports the terminal's width and colours."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stream = sys.stdout
 
     def isatty(self) -> bool:
-        """Return the answer of standard output."""
+        """Return what standard output answers."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Return the descriptor of standard output."""
+        """Return the file descriptor of standard output."""
         return self._stream.fileno()
 
 
 @contextmanager
 def same_python() -> Iterator[None]:
-    """Run programs of a lesson in the Python that runs attn, which has torch."""
+    """Run the programs of a lesson with the Python that runs attn, because it has torch."""
     path = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
     try:
@@ -218,7 +218,7 @@ def same_python() -> Iterator[None]:
 
 @contextmanager
 def no_input() -> Iterator[None]:
-    """Give commands of a lesson no input, which is for the lesson itself."""
+    """Give the commands of a lesson no input, because input is for the lesson itself."""
     stdin, sys.stdin = sys.stdin, StringIO()
     try:
         yield
@@ -227,7 +227,7 @@ def no_input() -> Iterator[None]:
 
 
 def output_of(line: str, attn: Attn) -> tuple[int, str]:
-    """Return exit code and output of a command. Raises KeyboardInterrupt if it was interrupted."""
+    """Return the exit code and output of a command. Raises KeyboardInterrupt if it was interrupted."""
     with no_input(), redirect_stdout(Captured()) as out:
         code = attn(shlex.split(line))
     if code == INTERRUPTED:
@@ -236,7 +236,7 @@ def output_of(line: str, attn: Attn) -> tuple[int, str]:
 
 
 def pages_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> Iterator[str]:
-    """Yield the text before each command and its output, alternately; commands run on demand."""
+    """Yield, alternately, the text before a command and the command's output; commands run on demand."""
     text = StringIO()
     screen = Screen(text, display)
     screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
@@ -275,7 +275,7 @@ def run_lesson(page: Lesson, attn: Attn) -> int:
 
 
 def run(which: str | None, copy: str | None, attn: Attn) -> int:
-    """Show a lesson or the list of all, or copy their files."""
+    """Show a lesson or the list of all lessons, or copy their files."""
     if copy is not None:
         if which is not None:
             raise UserError("--copy: is for the files of all lessons: give no lesson")
@@ -288,7 +288,7 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
         for each in every:
             print(fill(f"{each.number:>2}  {each.title}", columns, subsequent_indent=" " * 4))
         for first in every[:1]:
-            print(f"Next: attn lesson {first.number}")  # all of it on a screen of 24 lines
+            print(f"Next: attn lesson {first.number}")  # the whole list on a screen of 24 lines
     return DONE
 
 

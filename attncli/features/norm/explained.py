@@ -10,7 +10,7 @@ from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, par
 
 
 def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
-    """Return the input, then each norm's statistics and example 0's feature 0 before and after it."""
+    """Return the input, then each norm's statistics and the first number before and after the norm."""
     data = part(report.tensors["input"])
     made: list[Step] = [_input(report, data)]
     if form.kind in ("batch", "all"):
@@ -36,7 +36,7 @@ def _input(report: Report, data: np.ndarray) -> Step:
 
 
 def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
-    """Mean and variance of a column (batch) or a row (layer), and the top left number normalised."""
+    """The mean and variance of a column (batch) or row (layer), and the top left number, normalised."""
     is_batch, is_unbiased = kind == "batch", form.is_unbiased
     data = part(report.tensors["input"])
     axis, numbers = ("example", data[:, 0]) if is_batch else ("feature", data[0])

@@ -26,7 +26,7 @@ class NormForm:
 
 @dataclass(frozen=True)
 class Normalised:
-    """The output of each norm, the running statistics of batch norm, and the statistics of a report.
+    """The output of each norm, the running statistics of batch norm, and the statistics for a report.
 
     The difference from torch is None if the variance here divides by n - 1 and torch's layer divides by n.
     """

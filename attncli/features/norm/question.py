@@ -1,4 +1,4 @@
-"""`attn norm`: batch, layer and RMS normalisation of random data, before and after."""
+"""`attn norm`: batch, layer and RMS normalisation of random data, shown before and after."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""The results of norm: moments of a feature and an example before and after each norm."""
+"""The results of norm: the moments of a feature and of an example before and after each norm."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Result, column, group
 
 
 class FirstMoments(Record):
-    """Mean and unbiased std of feature 0 over the batch, and of example 0 over its features."""
+    """The mean and unbiased std of feature 0 over the batch, and of example 0 over its features."""
 
     feature0_mean: float | None
     feature0_std: float | None
@@ -15,7 +15,7 @@ class FirstMoments(Record):
 
 
 class NormDifferences(Record):
-    """The largest differences from torch's own layers; None if torch divides by another number."""
+    """The largest differences from torch's own layers, or None if torch divides by a different number."""
 
     batch_norm: float | None = column(is_needed=False)
     batch_norm_eval: float | None = column(is_needed=False)
@@ -25,7 +25,7 @@ class NormDifferences(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NormEffects(Result):
-    """Moments of the first feature and the first example, before and after each norm."""
+    """The moments of the first feature and the first example, before and after each norm."""
 
     input: FirstMoments = group()
     batch_norm: FirstMoments | None = group(is_needed=False)
@@ -35,7 +35,7 @@ class NormEffects(Result):
     agreement_with_torch: NormDifferences | None = group(is_needed=False)
 
     def states(self) -> dict[str, FirstMoments]:
-        """Moments of the input and of the output of each computed norm, by name."""
+        """The moments of the input, and of the output of each computed norm, by name."""
         states = {
             "input": self.input,
             "batch_norm": self.batch_norm,

@@ -25,7 +25,7 @@ SENTENCES = {
 
 
 def _norms(report: Report, display: Display) -> ScreenParts:
-    """Mean and standard deviation of feature 0 and example 0, one row for the input and one per norm."""
+    """The mean and standard deviation of feature 0 and example 0, for the input and after each norm."""
     result = report.result_of(NormEffects)
     states = result.states()
     columns = []
