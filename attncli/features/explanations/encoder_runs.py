@@ -72,7 +72,7 @@ class EncoderRun(ExplainedRun):
 
 
 class ReadEncoder(ReadAnswer):
-    """An encoder's output on a text. Raises UserError as `ReadAnswer`, and for an unknown class or word."""
+    """An encoder's output on a text. Raises UserError as `ReadAnswer`, or for an unknown class or word."""
 
     run: EncoderRun
     skips_first = False

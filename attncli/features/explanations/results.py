@@ -38,7 +38,7 @@ def first_ranked(ranks: Sequence[int]) -> int | None:
 
 
 class ExplainedOutput(Record):
-    """The explained output: `answer` for a decoder; `class`, `score`, `word` or `similarity` for an encoder.
+    """The explained output: `answer` for a decoder, or `class`, `score`, `word` or `similarity` for encoders.
 
     `output` is the class or the word, or `itself` for a text compared with itself; `value` is the
     log-probability, the score, or the cosine.
@@ -108,9 +108,7 @@ class Explanations(Result):
 
     @property
     def has_single_source(self) -> bool:
-        """True if nearly everything is lost without the first source, and next to nothing without any
-        other.
-        """
+        """True if nearly all is lost without the first source, and next to nothing without any other."""
         first, *other_losses = self.sources.numbers("lost").tolist()
         return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, other_losses)]))
 

@@ -304,7 +304,7 @@ def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
 
 @torch.no_grad()
 def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """max~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
+    """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
 
     y_i is the stream after the attention: its own vector x_i and the vectors that the heads carry: y_i = sum
     over j of T_i(x_j) + b_O, after the norm in models such as BERT, with its scale fixed. Ferrando et al.

@@ -1,4 +1,4 @@
-"""Library functions for known pairs: syntactic relations, pairs of positions, a table of scores."""
+"""Library functions for known pairs: syntactic relations, pairs of positions, and a table of scores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,22 +57,22 @@ def pairs(
     ablate: HeadsArgument = (),
     progress: Callable[[float], None] | None = None,
 ) -> HeadsOnPairs:
-    """Find the heads that look from one position of known pairs to the other, tested on held-out texts.
+    """Find the heads that look from one position of known pairs to the other; test them on held-out texts.
 
     `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
     optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` are
-    ignored. `symmetric` adds the weights of both directions, `apc` applies the average product correction;
-    both are the default with the `method` logistic, an L1 logistic regression over all heads (Rao et al.
-    2021). The method mean averages the best heads. `folds` splits the texts into that many parts and holds
-    out each in turn; by default one half, sampled with `seed`, is held out. Raises UserError for an invalid
-    text or pair. See `HeadsOnPairs`.
+    ignored. `symmetric` adds the weights of both directions, and `apc` applies the average product
+    correction; both are on by default with the `method` logistic, an L1 logistic regression over all heads
+    (Rao et al. 2021). The method mean averages the scores of the best heads. `folds` splits the texts into
+    that many parts and holds out each in turn; by default, half of the texts, sampled with `seed`, are held
+    out. Raises UserError for an invalid text or pair. See `HeadsOnPairs`.
     """
     from attncli.features.pairs.known_pairs import known_pairs
     from attncli.features.pairs.pair_files import open_pairs
     from attncli.features.pairs.pair_runs import PairReader
 
     with open_pairs(texts) as file, in_use(model) as pretrained:
-        # Pairs of a text and its context have a direction.
+        # Pairs between a text and its context have a direction.
         is_usual = method == "logistic" and not pretrained.has_decoder
         is_symmetric = is_usual if symmetric is None else symmetric
         is_corrected = method == "logistic" and is_symmetric if apc is None else apc
@@ -101,10 +101,10 @@ def pair_table(
     truncate: bool = False,
     ablate: HeadsArgument = (),
 ) -> Records[ScoresOfPositions]:
-    """The scores of every head for each two positions of texts with pairs, as input for other models.
+    """Compute every head's scores for each two positions of texts with pairs, as input for other models.
 
-    One row per two positions, with the weight of their pair, or 0. The arguments are those of `pairs`, whose
-    method logistic is fitted to such a table.
+    There is one row per two positions, with the weight of their pair, or 0 if they are not a pair. The
+    arguments are those of `pairs`, whose method logistic is fitted to such a table.
     """
     from attncli.features.pairs.pair_files import open_pairs
     from attncli.features.pairs.pair_runs import PairReader

@@ -1,4 +1,4 @@
-"""Choosing a head on some texts and testing it on held-out ones: splits that keep groups together."""
+"""Choose a head on some texts and test it on held-out texts; the splits keep groups together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ TIE = 1e-9
 
 
 class StackedHead(NamedTuple):
-    """A head of a layer."""
+    """A head in a layer of a stack."""
 
     stack: str
     layer: int
@@ -30,7 +30,7 @@ class StackedHead(NamedTuple):
 
 @dataclass
 class PairTotals:
-    """The counts of each text, in the order in which the texts ran."""
+    """The counts of each text, in the order in which the texts were run."""
 
     directions: tuple[str, ...] = ()
     heads: list[StackedHead] = field(default_factory=list)
@@ -58,7 +58,7 @@ class PairTotals:
 
 
 class PairTable:
-    """The numbers of all texts, in the order of the file."""
+    """The numbers of all texts, in file order."""
 
     def __init__(self, totals: PairTotals, folds: int | None, seed: int) -> None:
         order = sorted(range(len(totals.lines)), key=totals.lines.__getitem__)
@@ -82,24 +82,24 @@ class PairTable:
 
     @cached_property
     def every(self) -> Bool[Tensor, " text"]:
-        """A mask of all texts."""
+        """A mask that selects all texts."""
         return torch.ones(len(self.lines), dtype=torch.bool)
 
     @property
     def tried(self) -> list[TextSplit]:
-        """The splits; without any, one that chooses on all texts and holds out none."""
+        """The splits or, if there are none, a single one that chooses on all texts and holds out none."""
         return self.splits or [TextSplit(0, self.every, ~self.every)]
 
     @cached_property
     def tested(self) -> Bool[Tensor, " text"]:
-        """A mask of the texts that any split holds out."""
+        """A mask of the texts that at least one split holds out."""
         tested = torch.zeros(len(self.lines), dtype=torch.bool)
         for split in self.splits:
             tested |= split.held_out
         return tested
 
     def _splits(self, folds: int | None, seed: int) -> list[TextSplit]:
-        """One split in halves, or one per fold; groups stay together."""
+        """One split into halves, or one split per fold; groups stay together."""
         if folds is not None and folds > self.num_groups:
             kind = "groups" if self.num_groups < len(self.lines) else "texts"
             if self.num_groups < 2:
@@ -122,15 +122,15 @@ class PairTable:
         return sums[texts].sum(dim=0) / total
 
     def num_pairs_in(self, place: int) -> int:
-        """Number of pairs of a text that count."""
+        """The number of pairs in a text that count."""
         return self._counts[place].num_pairs
 
     def num_queries(self, place: int) -> int:
-        """Number of queries of a text."""
+        """The number of queries in a text."""
         return self._counts[place].num_queries
 
     def best_offset(self, measure: int, texts: Bool[Tensor, " text"]) -> int:
-        """The offset that finds the most on some texts; of equal offsets the nearest."""
+        """The offset that finds the most on some texts; among equally good offsets, the nearest."""
         chosen_on = [self._counts[place] for place in texts.nonzero().flatten().tolist()]
         first = min(each.first_offset for each in chosen_on)
         last = max(each.first_offset + len(each.offsets) for each in chosen_on)
@@ -140,19 +140,19 @@ class PairTable:
             totals += beyond
             totals[start : start + len(counts.offsets)] += counts.offsets[:, measure] - beyond
         offsets = range(first, last)
-        if self.directions == ("symmetric",):  # both signs are the same
+        if self.directions == ("symmetric",):  # both signs mean the same
             totals[:-first] = -1.0
         least = float(totals.max()) - TIE
         nearest = [offset for offset, total in zip(offsets, totals.tolist(), strict=True) if total >= least]
         return int(min(nearest, key=abs))
 
     def offset_sums(self, offset: int, measure: int) -> Float[Tensor, " text"]:
-        """The sums of a fixed offset, per text."""
+        """The sums of a fixed offset for each text."""
         return torch.stack([each.at(offset)[measure] for each in self._counts])
 
 
 class TestedChoice(NamedTuple):
-    """The choice of each split, with its share on the choosing and on the held-out texts."""
+    """What each split chose, and its share on the choosing texts and on the held-out texts."""
 
     split_choices: tuple[int, ...]
     choosing: float | None
@@ -161,12 +161,12 @@ class TestedChoice(NamedTuple):
     upper: float | None
 
     def numbers(self) -> dict[str, float | None]:
-        """The shares, by column name."""
+        """The shares by column name."""
         return {name: getattr(self, name) for name in ("choosing", "held_out", "lower", "upper")}
 
     @property
     def most_often(self) -> int:
-        """The most frequent choice of the splits; of equally frequent ones the first."""
+        """The choice that splits made most often; among equally frequent choices, the first."""
         return Counter(self.split_choices).most_common(1)[0][0]
 
 
@@ -181,10 +181,10 @@ def chosen(
     choose: Callable[[TextSplit], int],
     choice_sums: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
 ) -> TestedChoice:
-    """Choose something on each split and measure it on the held-out texts.
+    """Choose something on each split, and measure the choice on the held-out texts.
 
-    `choice_sums` returns the sums S of a choice and their divisors N, per text. Without splits, the choice is
-    made on all texts.
+    `choice_sums` returns the sums S of a choice and their divisors N for each text. Without splits, the
+    choice is made on all texts.
     """
     splits = table.tried
     picks = tuple(choose(split) for split in splits)

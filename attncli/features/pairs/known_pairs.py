@@ -65,7 +65,7 @@ class MeanTaker(BatchTaker):
 
 
 class ExampleTaker(BatchTaker):
-    """Keeps the weights of one head in a text."""
+    """Keeps the weights of one head in one text."""
 
     def __init__(self, place: StackedHead) -> None:
         self.place = place
@@ -77,7 +77,7 @@ class ExampleTaker(BatchTaker):
             self.weights = weights[:, number : number + 1].clone()
 
     def end(self) -> None:
-        """No-op: the weights are complete."""
+        """Do nothing, because the weights are complete."""
 
 
 NO_HEAD_NOTE = "The regression gives every head the weight 0: it predicts pairs no better than chance."
@@ -97,11 +97,11 @@ def known_pairs(
 ) -> HeadsOnPairs:
     """Measure the heads that look from one position of known pairs to the other.
 
-    The best head of each measure is chosen on one half of the groups of texts and measured on the other half,
-    which is sampled with `seed`; `folds` holds out each of that many parts in turn. Depending on `method`,
-    the mean of the best heads' scores, or an L1 logistic regression over all heads (Rao et al. 2021), is
-    chosen and tested in the same way. Raises UserError if no text has a pair that counts, or if there are
-    fewer groups than folds, and MemoryError if memory runs out.
+    The best head by each measure is chosen on half of the text groups and measured on the other half, which
+    is sampled with `seed`; with `folds`, each of that many parts is held out in turn. Depending on `method`,
+    the mean score of the best heads or an L1 logistic regression over all heads (Rao et al. 2021) is fitted
+    and tested in the same way. Raises UserError if no text has a pair that counts, or if there are fewer
+    groups than folds, and MemoryError if memory runs out.
     """
     totals, features = PairTotals(), PairFeatures() if method == "logistic" else None
     run = PairRun(reader, many, ablate=ablate)
@@ -147,7 +147,7 @@ def known_pairs(
 
 
 class Baselines(NamedTuple):
-    """Shares of the best fixed offset and of chance."""
+    """The shares that the best fixed offset and chance reach."""
 
     offset: int
     offset_share: float | None
@@ -155,7 +155,7 @@ class Baselines(NamedTuple):
 
 
 class BestHead(NamedTuple):
-    """The head that most splits chose by a measure, with the best offset and chance for comparison."""
+    """The head that most splits chose by a measure, compared with the best offset and with chance."""
 
     measure: str
     place: StackedHead
@@ -164,7 +164,7 @@ class BestHead(NamedTuple):
     baselines: Baselines
 
     def row(self) -> Records[BestOnPairs]:
-        """Its row of the table of best heads."""
+        """The head's row in the table of best heads."""
         cells = {
             "measure": self.measure,
             **self.place._asdict(),
@@ -177,13 +177,13 @@ class BestHead(NamedTuple):
         return BestOnPairs.rows([cells])
 
     def combined(self, num_heads: int, choice: TestedChoice) -> Records[CombinedHeads]:
-        """A table row for several heads together, by the same measure."""
+        """A table row for several heads together, with the same measure."""
         cells = {"measure": self.measure, "num_heads": num_heads, **choice.numbers()}
         return CombinedHeads.rows([{**cells, **self.baselines._asdict()}])
 
 
 def best_head(table: PairTable, measure: int) -> BestHead:
-    """The best head by a measure, tested on the held-out texts."""
+    """The best head by a measure, tested on held-out texts."""
     num_heads = len(table.heads)
 
     def choose(split: TextSplit) -> int:
@@ -201,9 +201,7 @@ def best_head(table: PairTable, measure: int) -> BestHead:
 
 
 def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Baselines:
-    """Shares of the best fixed offset and of chance on the held-out texts, or on all texts without a
-    split.
-    """
+    """The shares of the best fixed offset and of chance, on the held-out texts or, without a split, all."""
     divisors = table.divisors[:, direction, measure]
     offset = chosen(
         table,
@@ -224,7 +222,7 @@ def _means(
     best: Sequence[BestHead],
     ablate: Sequence[str],
 ) -> Records[CombinedHeads]:
-    """The mean of the best K heads per measure, with K chosen on the same splits as the heads."""
+    """The mean of the best K heads for each measure, with K chosen on the same splits as the heads."""
     num_heads, num_maps = len(table.heads), len(table.heads) * len(table.directions)
     sizes = [size for size in MEAN_SIZES if size <= num_maps]
     splits, orders = table.tried, []
@@ -262,7 +260,7 @@ def _means(
 def _regression(
     table: PairTable, features: PairFeatures, best: Sequence[BestHead], seed: int
 ) -> tuple[Records[CombinedHeads], PairRegression]:
-    """One regression per split, tested on its held-out texts; with several splits also one on all texts."""
+    """One regression per split, tested on its held-out texts; with several splits, another on all texts."""
     splits = table.tried
     fitted = [features.fit(split.choosing, seed) for split in splits]
     sums = torch.stack([features.shares(each) for each in fitted])
@@ -280,7 +278,7 @@ def _regression(
 
 
 def _coefficients(table: PairTable, regression: PairRegression | None) -> Records[HeadCoefficient]:
-    """The heads that a regression uses, the largest weight first."""
+    """The heads that a regression uses, largest weight first."""
     places = [(direction, place) for direction in table.directions for place in table.heads]
     weights = [] if regression is None else regression.coefficients.tolist()
     rows = [
@@ -369,13 +367,11 @@ class ExampleOfHead(NamedTuple):
     direction: str
 
     def turned(self, matrix: Tensor) -> Tensor:
-        """A matrix from the head's view: transposed if the second position looks at the first."""
+        """A matrix as the head sees it: transposed if the second position looks at the first."""
         return matrix.mT if self.direction == "backward" else matrix
 
     def matrices(self, probability: Float[Tensor, "query key"] | None) -> dict[str, NamedTensor]:
-        """The matrices by name: the head's weights, or the scores that rank symmetric pairs; and the
-        pairs.
-        """
+        """The matrices by name: the pairs, and the head's weights or the scores that rank symmetric pairs."""
         scores = self.turned(self.scores)
         is_counted = self.pairs.allowed[0]
         matrices = {"weights": scores}
@@ -388,7 +384,7 @@ class ExampleOfHead(NamedTuple):
 
 
 def _example_line(table: PairTable) -> int:
-    """The line of the example: among the held-out texts that are not long, the one with the most pairs."""
+    """The line of the example: of the held-out texts that are not too long, the one with the most pairs."""
     places = table.tested.nonzero().flatten().tolist() if table.splits else [*range(len(table.lines))]
     lengths = {place: table.num_queries(place) for place in places}
     short = [place for place, length in lengths.items() if length <= LONGEST_EXAMPLE]
@@ -404,7 +400,7 @@ def head_example(
     direction: str,
     ablate: Sequence[str] = (),
 ) -> ExampleOfHead:
-    """The scores of a head in the text of a line: one row per position that has a pair."""
+    """A head's scores in the text on a line, with one row per position that has a pair."""
     paired = next(text for number, text in many.file.numbered() if number == line)
     again = PairReader(reader.pretrained, reader.options, truncate=reader.truncate)
     reading = again.read(paired)

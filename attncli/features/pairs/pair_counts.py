@@ -1,4 +1,4 @@
-"""Counts of the known pairs that heads find: hits, pairs among the largest weights, mass."""
+"""Counts of the known pairs that heads find: hits, pairs among the largest weights, and mass."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ MASS = 4
 
 @dataclass(frozen=True)
 class PairOptions:
-    """Options that select positions and combine weights.
+    """Options for selecting positions and combining weights.
 
     Positions nearer than `apart` are ignored. `symmetric` adds the weights of both directions; `corrected`
     then applies the average product correction.
@@ -40,7 +40,7 @@ class PairOptions:
 
     @property
     def primary(self) -> int:
-        """The measure that ranks heads: precision for symmetric pairs, such as contacts, else hits."""
+        """The measure that ranks heads: precision for symmetric pairs, such as contacts, otherwise hits."""
         return MEASURES.index("precision" if self.symmetric else "hit")
 
     @property
@@ -52,7 +52,7 @@ class PairOptions:
 def most_looked_at(
     weights: Float[Tensor, "*row key"], among: Bool[Tensor, "*#row key"]
 ) -> Int[Tensor, "*row"]:
-    """argmax over the keys in `among`; -1 if none of their weights is above 0."""
+    """The argmax over the keys in `among`, or -1 if none of their weights is above 0."""
     left = weights.masked_fill(~among, 0.0)
     largest = left.amax(dim=-1, keepdim=True)
     first = (left >= largest * (1 - ROUNDING)).int().argmax(dim=-1)
@@ -60,14 +60,14 @@ def most_looked_at(
 
 
 class LeftOut:
-    """Numbers of ignored pairs by reason, with the first pair of each as in the file."""
+    """The numbers of ignored pairs by reason, with the first such pair as it is in the file."""
 
     def __init__(self) -> None:
         self.pairs: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
     def add_all(self, other: "LeftOut") -> None:
-        """Add the counts of a text."""
+        """Add the counts from a text."""
         self.pairs += other.pairs
         self.first = {**other.first, **self.first}
 
@@ -83,10 +83,10 @@ class LeftOut:
 
 
 class Positions(NamedTuple):
-    """The tokens or words of a reading at which the positions of a text stand.
+    """The tokens or words of a reading that correspond to the positions of a text.
 
-    `places` maps positions to them and lacks positions that were cut off or have no token of their own.
-    `special` has the places of special tokens.
+    `places` maps positions to these tokens or words; it omits positions that were cut off or have no token of
+    their own. `special` has the places of special tokens.
     """
 
     places: Mapping[int, int]
@@ -97,9 +97,7 @@ class Positions(NamedTuple):
     def of(
         cls, paired: PairedText, text: ModelText, written: str, pretrained: Pretrained, *, shift: int = 0
     ) -> "Positions":
-        """The positions of a text that was read from `written`; a decoder reads its tokens `shift` places
-        later.
-        """
+        """The positions of a text read from `written`; a decoder reads its tokens `shift` places later."""
         if paired.unit == "word":
             assert text.words is not None
             word_spans = text.words.of_text
@@ -120,7 +118,7 @@ class Positions(NamedTuple):
         return cls({place + before: place + shift for place in range(count)}, count + text.left_out, special)
 
     def first_positions(self, count: int) -> tuple[int, ...]:
-        """The first position at each of `count` places; -1 for a place without a position."""
+        """The first position at each of `count` places, or -1 for a place without a position."""
         positions_by_place = {
             place: position for position, place in sorted(self.places.items(), reverse=True)
         }
@@ -143,7 +141,7 @@ def text_cells(
 ) -> CellsOfText:
     """The cells of a text, without special tokens, the diagonal and near positions.
 
-    Counts ignored pairs in `left_out`.
+    Ignored pairs are counted in `left_out`.
     """
     shift = int(pretrained.has_decoder)
     queries = Positions.of(paired, reading.text, paired.line.text, pretrained, shift=shift)
@@ -198,7 +196,7 @@ class Merging(NamedTuple):
 
 
 def word_merging(readings: Sequence[Reading]) -> Merging:
-    """Queries average over the tokens of a word, keys sum over them."""
+    """Queries are averaged over the tokens of a word, and keys are summed over them."""
     queries = _word_membership([reading.text for reading in readings])
     contexts = [reading.context for reading in readings if reading.context is not None]
     keys = _word_membership(contexts) if contexts else queries
@@ -206,7 +204,7 @@ def word_merging(readings: Sequence[Reading]) -> Merging:
 
 
 def _word_membership(texts: Sequence[ModelText]) -> Float[Tensor, "text word token"]:
-    """1 if a token belongs to a word, else 0."""
+    """1 if a token belongs to a word, otherwise 0."""
     words = [text.words for text in texts if text.words is not None]
     belongs = torch.zeros(len(words), max(len(each.texts) for each in words), len(words[0].of_token))
     for number, each in enumerate(words):
@@ -215,7 +213,7 @@ def _word_membership(texts: Sequence[ModelText]) -> Float[Tensor, "text word tok
 
 
 def padded(texts: Sequence[CellsOfText]) -> list[CellsOfText]:
-    """Pad texts to equal numbers of positions; the added cells do not count."""
+    """Pad texts to the same number of positions; added cells do not count."""
     num_queries, num_keys = (max(text.pair_weights.shape[axis] for text in texts) for axis in (0, 1))
     if all(text.pair_weights.shape == (num_queries, num_keys) for text in texts):
         return [*texts]
@@ -231,7 +229,7 @@ def padded(texts: Sequence[CellsOfText]) -> list[CellsOfText]:
 
 
 class BatchOfPairs:
-    """Texts that run together, with the measures of the heads of a layer on their pairs."""
+    """Texts that are run together, with the measures of a layer's heads on their pairs."""
 
     def __init__(
         self,
@@ -275,7 +273,7 @@ class BatchOfPairs:
     def scores(
         self, weights: Float[Tensor, "text head query key"]
     ) -> list[Float[Tensor, "text head query key"]]:
-        """The scores of pairs in each direction: entry (i, j) scores the pair (i, j)."""
+        """The scores of pairs in each direction, where entry (i, j) scores the pair (i, j)."""
         if not self.options.symmetric:
             return [weights] if self.is_cross else [weights, weights.mT]
         both = weights + weights.mT
@@ -285,15 +283,15 @@ class BatchOfPairs:
         return [both]
 
     def looked_at(self, scores: Float[Tensor, "text map query key"]) -> Int[Tensor, "row map"]:
-        """For each row with a pair, the position of its largest entry, or -1 if no entry is above 0."""
+        """For each row that has a pair, the position of its largest entry, or -1 if no entry is above 0."""
         rows = scores[self.texts, :, self.queries]
         among = self.allowed[self.texts, self.queries][:, None]
-        if self.options.corrected:  # values of any sign
+        if self.options.corrected:  # values may have any sign
             return rows.masked_fill(~among, -torch.inf).argmax(dim=-1)
         return most_looked_at(rows, among)
 
     def shares(self, scores: Float[Tensor, "text map query key"]) -> Float[Tensor, "text map measure"]:
-        """The sum of hits, and the shares of pairs among the largest entries, per map."""
+        """For each map, the sum of hits, and the shares of pairs among the largest entries."""
         num_maps, looked_at = scores.shape[1], self.looked_at(scores)
         hit = (self.pair_weights * self.allowed)[self.texts, self.queries].gather(1, looked_at.clamp(min=0))
         hits = torch.zeros(len(scores), num_maps, dtype=torch.float64)
@@ -303,7 +301,7 @@ class BatchOfPairs:
         strongest = scores.flatten(2).masked_fill(~cells[:, None], -torch.inf).topk(most, dim=-1)
         pair_weights = (self.pair_weights.flatten(1) * cells)[:, None].expand(-1, num_maps, -1)
         pair_weights = pair_weights.gather(2, strongest.indices)
-        if not self.options.corrected:  # zero weights are not chosen
+        if not self.options.corrected:  # weights of zero are not chosen
             pair_weights = pair_weights * (strongest.values > 0)
         total = pair_weights.double().cumsum(dim=-1)
         precision = total.gather(2, (self.num_ranked - 1)[:, None].expand(-1, num_maps, -1))
@@ -312,7 +310,7 @@ class BatchOfPairs:
     def numbers(
         self, weights: Float[Tensor, "text head query key"]
     ) -> Float[Tensor, "text direction head number"]:
-        """The sum of each measure per head and direction, followed by the sum of mass by chance."""
+        """The sum of each measure per head and direction, then the sum of mass expected by chance."""
         directions = [
             torch.cat([self.shares(scores), self._masses(weights, direction)], dim=-1)
             for direction, scores in zip(self.directions, self.scores(weights), strict=True)
@@ -338,7 +336,7 @@ class BatchOfPairs:
         return sums.index_add_(0, texts, torch.stack([on_pairs, by_chance], dim=-1).double())
 
     def single_text(self, number: int) -> "BatchOfPairs":
-        """A batch of one of the texts."""
+        """A batch that contains only one of the texts."""
         cells = CellsOfText(
             self.pair_weights[number],
             self.allowed[number],
@@ -349,13 +347,13 @@ class BatchOfPairs:
         return BatchOfPairs([cells], self.options, is_cross=self.is_cross)
 
     def as_map(self, numbers: Float[Tensor, " cell"]) -> Float[Tensor, "1 1 query key"]:
-        """Arrange the numbers of a text's cells, row by row, in a matrix; symmetric if the pairs are."""
+        """Arrange the numbers of a text's cells, row by row, in a matrix, symmetric if the pairs are."""
         matrix = torch.zeros_like(self.pair_weights[0], dtype=numbers.dtype)
         matrix[self.cells[0]] = numbers
         return (matrix + matrix.mT if self.options.symmetric else matrix)[None, None]
 
     def counts(self) -> "list[TextCounts]":
-        """The divisors of each text's sums, with the sums of chance and of fixed offsets."""
+        """The divisors of each text's sums, with the sums for chance and for fixed offsets."""
         return [
             TextCounts.of(
                 self.pair_weights[text],
@@ -370,9 +368,10 @@ class BatchOfPairs:
 
 
 class TextCounts(NamedTuple):
-    """Counts of a text by direction and measure: divisor, number of trials, expected sum by chance.
+    """The counts of a text by direction and measure: divisor, number of trials, sum expected by chance.
 
-    `offsets` has one row per offset, starting at `first_offset`: the sums of a head that always looks there.
+    `offsets` has one row per offset, starting at `first_offset`: the sums of a head that always looks at that
+    distance.
     """
 
     divisors: Float[Tensor, "direction measure"]
@@ -390,12 +389,12 @@ class TextCounts(NamedTuple):
         return 1 - self.num_queries - self.origin
 
     def at(self, offset: int) -> Float[Tensor, " measure"]:
-        """The sums of a head that always looks at an offset."""
+        """The sums of a head that always looks at this offset."""
         row = offset - self.first_offset
         return self.offsets[row] if 0 <= row < len(self.offsets) else self.beyond()
 
     def beyond(self) -> Float[Tensor, " measure"]:
-        """The sums of an offset that no two positions of the text have."""
+        """The sums for an offset that no two positions of the text have."""
         sums = self.chance[0].clone()
         sums[[0, MASS]] = 0.0
         return sums
@@ -410,7 +409,7 @@ class TextCounts(NamedTuple):
         directions: Sequence[str],
         origin: int,
     ) -> "TextCounts":
-        """See `BatchOfPairs`."""
+        """Count a text; see `BatchOfPairs`."""
         pair_weights, ranked = pair_weights.double(), num_ranked.double()
         num_rows, num_columns = ((pair_weights > 0).any(dim=dim).sum().double() for dim in (1, 0))
         ones = torch.ones(len(PARTS), dtype=torch.float64)
@@ -431,7 +430,7 @@ class TextCounts(NamedTuple):
 def _offset_sums(
     pair_weights: Float[Tensor, "query key"], cells: Bool[Tensor, "query key"], ranked: Float[Tensor, " part"]
 ) -> Float[Tensor, "offset measure"]:
-    """The sums of a head that always looks at a fixed offset: it ranks those cells first, then the others."""
+    """The sums of a head that always looks at a fixed offset, and so ranks those cells before all others."""
     num_queries, num_keys = pair_weights.shape
     offset = (torch.arange(num_keys) - torch.arange(num_queries)[:, None] + num_queries - 1).flatten()
     zeros = torch.zeros(num_queries + num_keys - 1, dtype=torch.float64)

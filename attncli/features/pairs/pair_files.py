@@ -29,7 +29,7 @@ CONLLU = (".conllu", ".conll")
 
 
 class KnownPair(NamedTuple):
-    """Two positions, counted from 0; the second is in the context, if the text has one.
+    """Two positions, counted from 0; if the text has a context, the second position is in the context.
 
     `weight`, from 1e-6 to 1, is the pair's weight in the counts. `name` is the name of a relation.
     """
@@ -45,10 +45,10 @@ class KnownPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedText:
-    """A text with its pairs, whose positions count `unit`s.
+    """A text with its pairs; their positions count `unit`s.
 
-    `character_words` has the word number of each character if words are not separated by blanks, as in
-    CoNLL-U. `names` are vocabulary tokens that replace the text, if the file lists them.
+    `character_words` has the word number of each character if words are not separated by spaces, as in
+    CoNLL-U. `names` are vocabulary tokens that replace the text if the file lists them.
     """
 
     line: TextLine
@@ -64,7 +64,7 @@ class PairedText:
 
 
 def words_between_blanks(text: str) -> list[int]:
-    """The index of the word of each character, from 0; whitespace belongs to the word after it."""
+    """The index of each character's word, from 0; whitespace counts as part of the word that follows."""
     numbers, number, after_blank = list[int](), -1, True
     for character in text:
         is_blank = character.isspace()
@@ -77,9 +77,10 @@ def words_between_blanks(text: str) -> list[int]:
 class KnownPairsFile(LineFile):
     """A file of texts with known pairs, one text per line.
 
-    JSON Lines or CSV with text, pairs and, optionally, context, unit, id and group; otherwise lines of a
-    source, its translation and their alignment, "das haus ||| the house ||| 0-0 1-1": the translation becomes
-    the text of the decoder, the source its context. A pair is two positions, optionally with a weight.
+    JSON Lines or CSV with text, pairs and, optionally, context, unit, id and group; otherwise lines with a
+    source, its translation and their alignment, such as "das haus ||| the house ||| 0-0 1-1". The translation
+    becomes the text of the decoder, and the source becomes its context. A pair is two positions, optionally
+    with a weight.
     """
 
     columns = ("text", "context", "pairs", "unit", "id", "group")
@@ -90,7 +91,7 @@ class KnownPairsFile(LineFile):
         self.unit: Unit | None = None
 
     def count(self) -> int:
-        """The number of texts. Raises UserError with the invalid lines, and without any text."""
+        """The number of texts. Raises UserError for invalid lines, and if there is no text."""
         count = 0
 
         def check(number: int, data: bytes) -> None:
@@ -104,7 +105,7 @@ class KnownPairsFile(LineFile):
         return count
 
     def numbered(self) -> Iterator[tuple[int, PairedText]]:
-        """Every text with the number of its line. Raises UserError at the first invalid line."""
+        """Yield every text with its line number. Raises UserError at the first invalid line."""
         return ((number, self._paired(number, data)) for number, data in self.lines())
 
     def _paired(self, number: int, data: bytes) -> PairedText:
@@ -131,14 +132,14 @@ class KnownPairsFile(LineFile):
         return replace(paired(line, pairs, unit or usual, where, self), names=names)
 
     def _line(self, number: int, data: bytes) -> TextLine:
-        # The keys taken out before are listed in the message about unknown keys.
+        # Keys taken out earlier are listed in the message about unknown keys.
         fields = self.fields(number, data, ("text", "context"), ("id", "group", "pairs", "unit"))
         text = fields["text"]
         assert text is not None
         return TextLine(number, text, fields.get("id"), fields.get("group"), fields.get("context"))
 
     def _aligned(self, number: int, data: bytes) -> PairedText:
-        """A source, its translation and their alignment: the translation looks at the source."""
+        """A source, its translation and their alignment, in which the translation looks at the source."""
         where = f"{self.label}:{number}"
         text = self.fields(number, data, ("text",), ())["text"]
         parts = [part.strip() for part in str(text).split(SEPARATOR)]
@@ -159,7 +160,7 @@ class KnownPairsList(KnownPairsFile):
         self._spool, self._texts = None, texts
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Each mapping as a line of JSON. Raises UserError for values that JSON cannot hold."""
+        """Yield each mapping as a line of JSON. Raises UserError for values that JSON cannot represent."""
         for number, mapping in enumerate(self._texts, start=1):
             try:
                 yield number, json.dumps(mapping, default=_plain).encode()
@@ -170,7 +171,7 @@ class KnownPairsList(KnownPairsFile):
 def open_pairs(
     texts: str | PathLike[str] | Iterable[Mapping[str, object]],
 ) -> "KnownPairsFile | SentenceFile":
-    """Open texts with pairs: a file, by its suffix, or mappings."""
+    """Open texts with pairs, given as a file (recognised by its suffix) or as mappings."""
     if not isinstance(texts, str | PathLike):
         return KnownPairsList([*texts])
     name = fspath(texts)
@@ -178,7 +179,7 @@ def open_pairs(
 
 
 def _plain(value: object) -> object:
-    """Arrays and their numbers as lists and numbers; a mapping as a dict."""
+    """Convert arrays and their numbers to lists and numbers, and mappings to dicts."""
     if isinstance(value, Mapping):
         return {**value}
     if hasattr(value, "tolist"):
@@ -187,14 +188,14 @@ def _plain(value: object) -> object:
 
 
 def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPairsFile) -> PairedText:
-    """Combine a text and its pairs. Raises UserError for an invalid pair.
+    """Combine a text with its pairs. Raises UserError for an invalid pair.
 
-    All texts of a file share one unit.
+    All texts in a file share one unit.
     """
     file.unit = file.unit or unit
     if unit != file.unit:
         raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
-    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # a cell of CSV
+    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # a CSV cell
         pairs = _parsed_pairs(pairs, where)
     listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
     if not isinstance(listed, Sequence):
@@ -210,7 +211,7 @@ def _parsed_pairs(text: str, where: str) -> object:
 
 
 def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
-    """Token names of a record that has neither ids nor a text; adds their text to the record."""
+    """The token names of a record that has neither ids nor a text; their text is added to the record."""
     if "tokens" not in record or "ids" in record or "text" in record:
         return ()
     names = record.pop("tokens")
@@ -252,7 +253,7 @@ def _pair(value: object, where: str) -> KnownPair:
             f"{where}: pairs: a pair must be [0, 3], or [0, 3, 0.5] with a weight (got {value!r:.60})"
         )
     for position in value[:2]:
-        # An array of pairs with weights has float positions, such as 3.0.
+        # In an array of pairs with weights, positions are floats, such as 3.0.
         if not _is_number(position) or position % 1 or not 0 <= position < MOST_POSITION:
             raise UserError(
                 f"{where}: pairs: a position must be a whole number, at least 0 (got {position!r:.60})"
@@ -275,16 +276,14 @@ class SentenceFile(LineFile):
         self._key = key
 
     def count(self) -> int:
-        """Number of sentences. Raises UserError at the first invalid one, or if the file has none."""
+        """The number of sentences. Raises UserError at the first invalid sentence, or if there is none."""
         count = sum(1 for _ in self.numbered())
         if not count:
             raise UserError(f"{self._key}: {self.label}: contains no sentences")
         return count
 
     def numbered(self) -> Iterator[tuple[int, PairedText]]:
-        """Every sentence with the number of its first line. Raises UserError with the number of an invalid
-        line.
-        """
+        """Yield every sentence with the number of its first line. Raises UserError for an invalid line."""
         for rows in self._blocks():
             line, _ = rows[0]
             try:
@@ -293,7 +292,7 @@ class SentenceFile(LineFile):
                 raise UserError(f"{self._key}: {self.label}:{error.line}: {error}") from None
 
     def _blocks(self) -> Iterator[list[tuple[int, bytes]]]:
-        """The numbered lines of each sentence, without comments."""
+        """Yield the numbered lines of each sentence, without comments."""
         lines: list[tuple[int, bytes]] = []
         size = 0
         with self._opened() as file:
@@ -340,7 +339,7 @@ def _row(number: int, line: bytes) -> "Token":
         text = line.decode().strip("\r\n ")
     except UnicodeDecodeError:
         raise BadRow(number, "is not UTF-8 text") from None
-    if "\t" in text:  # conllu would also split at two blanks
+    if "\t" in text:  # conllu would also split at two spaces
         text = re.sub(" {2,}", " ", text)
     try:
         row = parse_line(text, DEFAULT_FIELDS)
@@ -352,7 +351,7 @@ def _row(number: int, line: bytes) -> "Token":
 
 
 def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int], list[Token]]":
-    """Maps the id of each syntactic word to its written word, and lists the written words."""
+    """Map the id of each syntactic word to its written word, and list the written words."""
     written_numbers: dict[int, int] = {}
     written: list[Token] = []
     last, last_line = 0, 0
@@ -382,7 +381,7 @@ def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int]
 
 
 def _joined(written: "list[Token]") -> tuple[str, list[int]]:
-    """Join words to a text; also the word number of each character. A blank belongs to the next word."""
+    """Join words to a text, and return each character's word number; a space counts with the next word."""
     text, character_words = "", list[int]()
     blank = ""
     for number, row in enumerate(written):
@@ -393,9 +392,7 @@ def _joined(written: "list[Token]") -> tuple[str, list[int]]:
 
 
 def _relations(rows: "Sequence[tuple[int, Token]]", written_numbers: dict[int, int]) -> Iterator[KnownPair]:
-    """The relations between written words, without the root; within a written word, of the word with
-    itself.
-    """
+    """Yield the relations between written words, except the root; a written word may be related to itself."""
     for line, row in rows:
         word, head, name = row["id"], row.get("head"), row.get("deprel")
         if not isinstance(word, int):

@@ -1,4 +1,4 @@
-"""Reading texts with known pairs, and running a model over them layer by layer."""
+"""Read texts with known pairs, and run a model over them layer by layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ NO_OFFSETS = (
 
 
 class PairReader:
-    """Reads texts for a model and locates their pairs."""
+    """Reads texts for a model, and locates their pairs."""
 
     def __init__(
         self, pretrained: Pretrained, options: PairOptions | None = None, *, truncate: bool = False
@@ -47,7 +47,7 @@ class PairReader:
         self._read: dict[int, tuple[CellsOfText, Reading]] = {}
 
     def read(self, paired: PairedText) -> Reading:
-        """Read a text in tokens. Raises UserError for a text without a pair that counts."""
+        """Read a text as tokens. Raises UserError for a text without a pair that counts."""
         self.unit = paired.unit
         reading = self.reading(paired)
         left_out = LeftOut()
@@ -56,12 +56,12 @@ class PairReader:
             raise UserError(f"pairs: {_why_none_counts(paired, left_out)}")
         self.left_out.add_all(left_out)
         self._read[paired.line.line] = cells, reading
-        # Texts of equal numbers of tokens run together, whatever their numbers of words.
+        # Texts with the same number of tokens run together, regardless of their numbers of words.
         context = None if reading.context is None else replace(reading.context, words=None)
         return Reading(replace(reading.text, words=None), context)
 
     def reading(self, paired: PairedText) -> Reading:
-        """Read a text with its words; a model with a decoder reads the context in its encoder."""
+        """Read a text with its words; in a model with a decoder, the encoder reads the context."""
         model, line = self.pretrained, paired.line
         if paired.names:
             line = line._replace(text=token_ids(model, paired.names))
@@ -97,7 +97,7 @@ class PairReader:
         return reading
 
     def batch(self, texts: Sequence[PairedText]) -> BatchOfPairs:
-        """A batch of texts that have been read."""
+        """Build a batch from texts that have been read."""
         cells, readings = zip(*(self._read.pop(text.line.line) for text in texts), strict=True)
         merging = word_merging(readings) if self.unit == "word" else None
         is_cross = readings[0].context is not None
@@ -105,9 +105,9 @@ class PairReader:
 
 
 def spelled_spans(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
-    """Character spans of the tokens of a text that its tokens spell in sequence, as amino acids do.
+    """The character spans of tokens that spell the text in sequence, as amino acids do.
 
-    Raises UserError if they do not: a tokenizer without offsets gives no other clue.
+    Raises UserError if they do not, because a tokenizer without offsets gives no other clue.
     """
     roles = pretrained.special_ids - pretrained.unknown_ids
     spans, place = [], 0
@@ -125,7 +125,7 @@ def spelled_spans(read: ModelText, text: str, pretrained: Pretrained) -> list[tu
 
 
 def _why_none_counts(paired: PairedText, left_out: LeftOut) -> str:
-    """Reason why a text has no pair that counts."""
+    """The reason why no pair of a text counts."""
     if not paired.pairs:
         return "has no pairs"
     why, first = next(iter(left_out.first.items()))
@@ -148,19 +148,19 @@ def token_ids(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
 
 
 class BatchTaker:
-    """Takes the weights of each layer of a batch, then finishes the batch."""
+    """Takes the weights of each layer for a batch, then finishes the batch."""
 
     def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         """Take the weights of some heads."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Finish after the last layer."""
+        """Finish the batch after the last layer."""
         raise NotImplementedError
 
 
 class PairRun:
-    """Runs a model over texts with pairs and passes on the weights between their positions."""
+    """Runs a model over texts with pairs, and passes on the weights between their positions."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class PairRun:
                 taker.end()
 
     def capture(self, pairs: BatchOfPairs, readings: Sequence[Reading], taker: BatchTaker) -> Way:
-        """Run the model on texts of equal lengths."""
+        """Run the model on texts of the same length."""
         pretrained = self.reader.pretrained
 
         def measure(layers: Sequence[CapturedLayer]) -> None:

@@ -1,4 +1,4 @@
-"""Scores of all heads for each two positions, and the regression fitted to them."""
+"""The scores of all heads for each two positions, and the regression that is fitted to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from attncli.records.columns import Records
 
 
 class CountingTaker(BatchTaker):
-    """Counts the pairs that heads find, and keeps the scores of all cells if a regression needs them."""
+    """Counts the pairs that heads find and, if a regression needs them, keeps the scores of all cells."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CountingTaker(BatchTaker):
 
 
 class PairFeatures:
-    """The scores of every head for each two positions that count, text by text, to fit a regression to."""
+    """Every head's scores for each two positions that count, text by text, for fitting a regression."""
 
     def __init__(self) -> None:
         self._texts: list[tuple[int, BatchOfPairs, Float[Tensor, "cell map"]]] = []
@@ -60,7 +60,7 @@ class PairFeatures:
         pairs: BatchOfPairs,
         head_scores: Float[Tensor, "text direction head query key"],
     ) -> None:
-        """Add the texts of a batch. Raises UserError if the scores do not fit in memory."""
+        """Add the texts of a batch. Raises UserError if their scores do not fit in memory."""
         scores = head_scores.flatten(1, 2)
         self._bytes += int(pairs.cells.sum()) * scores.shape[1] * BYTES_PER_SCORE
         refuse_bytes("pairs", self._bytes, "fewer or shorter texts")
@@ -69,11 +69,11 @@ class PairFeatures:
             self._texts.append((text.line.line, pairs.single_text(number), text_scores))
 
     def in_order(self) -> "list[tuple[BatchOfPairs, Float[Tensor, 'cell map']]]":
-        """The texts in the order of the file, each with the scores of its cells, row by row."""
+        """The texts in file order, each with the scores of its cells, row by row."""
         return [(pairs, scores) for _, pairs, scores in sorted(self._texts, key=lambda each: each[0])]
 
     def table(self, totals: PairTotals) -> Records[ScoresOfPositions]:
-        """One row per two positions, one column per head and direction."""
+        """One row per two positions, with one column per head and direction."""
         parts = sorted(self._texts, key=lambda each: each[0])
         places = [pairs.cells[0].nonzero().numpy() for _, pairs, _ in parts]
         firsts, seconds = (
@@ -111,7 +111,7 @@ class PairFeatures:
         return pairs.as_map(regression.probabilities(scores))[0, 0]
 
     def shares(self, regression: "PairRegression") -> Float[Tensor, "text measure"]:
-        """Measures of a regression's probabilities, text by text."""
+        """The measures of a regression's probabilities, text by text."""
         shares = []
         for pairs, scores in self.in_order():
             shares.append(pairs.shares(pairs.as_map(regression.probabilities(scores)))[0, 0])
@@ -121,7 +121,7 @@ class PairFeatures:
 def position_scores(
     reader: PairReader, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> Records[ScoresOfPositions]:
-    """The scores of every head for each two positions that count, as input to a regression."""
+    """Every head's scores for each two positions that count, as input for a regression."""
     totals, features = PairTotals(), PairFeatures()
     run = PairRun(reader, many, ablate=ablate)
     run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))
@@ -136,26 +136,26 @@ PENALTY = 0.15
 
 @dataclass(frozen=True)
 class PairRegression:
-    """P(pair) = 1 / (1 + exp(-(sum_h w_h s_h + b))), for the scores s of all heads at two positions."""
+    """P(pair) = 1 / (1 + exp(-(sum_h w_h s_h + b))), where s are all heads' scores for two positions."""
 
     coefficients: Float[Tensor, " map"]
     intercept: float
 
     def record(self) -> FittedRegression:
-        """The record of its intercept and penalty."""
+        """A record with the regression's intercept and penalty."""
         return FittedRegression.single(intercept=self.intercept, c=PENALTY)
 
     def probabilities(self, scores: Float[Tensor, "*cell map"]) -> Float[Tensor, "*cell"]:
-        """The probability that two positions are a pair, from the scores of all heads."""
+        """The probability that two positions are a pair, computed from all heads' scores."""
         return (scores.double() @ self.coefficients + self.intercept).sigmoid()
 
 
 def fitted_regression(
     scores: Float[Tensor, "cell map"], is_pair: Bool[Tensor, " cell"], *, seed: int = 0
 ) -> PairRegression:
-    """The L1 logistic regression that Rao et al. (2021) fit to contacts: liblinear, C = 0.15.
+    """Fit the L1 logistic regression that Rao et al. (2021) fit to contacts: liblinear, C = 0.15.
 
-    Raises UserError without scikit-learn, or if the cells are all pairs or all not.
+    Raises UserError without scikit-learn, or if all cells or no cells are pairs.
     """
     try:
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # an extra

@@ -1,4 +1,4 @@
-"""`attn heads --pairs FILE` and `--relations FILE`: heads that look from one known position to the other."""
+"""`attn heads --pairs FILE` and `--relations FILE`: heads that look from one known position to another."""
 
 from collections.abc import Callable, Iterator
 
@@ -28,7 +28,7 @@ NO_MORE = "{head} is no better than always looking at the same offset, {offset} 
 
 
 def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
-    """The best head of each measure, and every head's numbers."""
+    """Build the report with the best head of each measure, and every head's numbers."""
     result = pairs(
         pretrained,
         str(spec.pairs),
@@ -50,12 +50,12 @@ def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[fl
 
 
 def _spelling(result: HeadsOnPairs, pretrained: Pretrained) -> str | None:
-    """Spelling of the example's tokens; None for words, which are written as they are."""
+    """How the example's tokens are spelled, or None for words, which are written as they are."""
     return None if result.unit == "word" else pretrained.token_spelling
 
 
 def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
-    """Caveats about these numbers."""
+    """Caveats about the numbers in this report."""
     best, unit = result.best_head, _unit(result)
     number = best.choosing if best.held_out is None else best.held_out
     if best.offset is not None and best.offset_share is not None and (number or 0.0) <= best.offset_share:
@@ -101,7 +101,7 @@ BEST_NOTE = (
 def report_relations(
     spec: RelationsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The best head of each relation, and every head's share of every relation's words."""
+    """Build the report with the best head of each relation, and every head's share of its words."""
     result = relations(
         pretrained, str(spec.relations), truncate=spec.truncate, ablate=spec.ablate, progress=progress
     )

@@ -6,11 +6,11 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class BestOfRelation(Record):
-    """The head that finds the most words of a relation, with the best fixed offset on the same words.
+    """The head that finds the most words of a relation, compared with the best fixed offset on these words.
 
     `direction` is to_head if the dependent looks most at its head, from_head if the head looks most at the
-    dependent. Shares are of the `words`, with 95 % intervals. `offset` is the most frequent distance, in
-    words, from a dependent to its head.
+    dependent. Shares are fractions of the `words`, with 95 % intervals. `offset` is the most frequent
+    distance, in words, from a dependent to its head.
     """
 
     relation: str
@@ -28,7 +28,7 @@ class BestOfRelation(Record):
 
     @property
     def is_beyond_offset(self) -> bool:
-        """True if the interval of the head's share lies above the offset's interval."""
+        """True if the interval of the head's share lies entirely above that of the offset."""
         return bool(self.lower > self.offset_upper)
 
 
@@ -42,9 +42,9 @@ class HeadOnRelations(Record, others=float):
 
 
 class HeadOnRelation(Record):
-    """The words of a relation that a head finds in one direction: a share with its 95 % interval.
+    """The share of a relation's words that a head finds in one direction, with its 95 % interval.
 
-    `statistic` joins relation and direction, as in det.to_head.
+    `statistic` joins the relation and the direction, as in det.to_head.
     """
 
     stack: str
@@ -62,9 +62,9 @@ class HeadOnRelation(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadRelations(Result):
-    """Frequencies with which each head looks along each syntactic relation.
+    """How often each head looks along each syntactic relation.
 
-    `best` has one row per relation with the head that finds the most words, `heads` one row per head,
+    `best` has one row per relation with the head that finds the most words, `heads` has one row per head, and
     `intervals` one row per relation, direction and head. Relations within one written word, and of words
     without separate tokens, are left out (`num_unaligned`). Two relations between the same two written words
     count once in "all relations".

@@ -1,4 +1,4 @@
-"""The first screen of `heads --relations`: the head that finds the most of each syntactic relation."""
+"""The first screen of `heads --relations`: the head that finds the most words of each relation."""
 
 from attncli.features.pairs.relation_results import BestOfRelation, HeadRelations
 from attncli.records.columns import Records
@@ -37,7 +37,7 @@ def _left_out(rows: Records[BestOfRelation], total: int) -> str:
 
 
 def _beyond_offset(row: BestOfRelation) -> str:
-    """Difference between head and offset, if their intervals do not overlap."""
+    """The difference between head and offset, if their intervals do not overlap."""
     return f"+{fixed(row.share - row.offset_share, DECIMALS)}" if row.is_beyond_offset else NO_NUMBER
 
 

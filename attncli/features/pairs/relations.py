@@ -1,4 +1,4 @@
-"""Frequencies of heads that look along syntactic relations, with the best fixed offset for comparison."""
+"""How often heads look along syntactic relations, compared with the best fixed offset."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ DIRECTIONS = ("to_head", "from_head")
 
 
 class Offset(NamedTuple):
-    """A distance from dependent to head, in words, and the number of relations with it."""
+    """A distance from dependent to head, in words, and the number of relations that have it."""
 
     words: int
     heads: int
@@ -45,7 +45,7 @@ class Offset(NamedTuple):
 
 @dataclass
 class RelationCounts:
-    """Counts over the sentences so far: words per relation, offsets of their heads, hits per attention head.
+    """Counts over the sentences so far: each relation's words and their heads' offsets, and each head's hits.
 
     Each two written words count once per relation, and once in ALL. `offsets` counts distances from dependent
     to head. `hits` is keyed by layer.
@@ -61,7 +61,7 @@ class RelationCounts:
     hits: dict[int, Int[Tensor, "direction relation head"]] = field(default_factory=dict)
 
     def count(self, name: str, offset: int) -> int:
-        """Count a word in a relation, which may be ALL. Returns the relation's number."""
+        """Count a word in a relation, which may be ALL, and return the relation's number."""
         self.words[name] += 1
         self.offsets.setdefault(name, Counter())[offset] += 1
         return self.numbers.setdefault(name, len(self.numbers))
@@ -72,7 +72,7 @@ class RelationCounts:
         relations: Int[Tensor, " word"],
         is_hit: Bool[Tensor, "direction word head"],
     ) -> None:
-        """Add the hits of a layer's heads; `relations` has the relation number of each word."""
+        """Add the hits of a layer's heads; `relations` has the number of each word's relation."""
         hits = self.hits.get(layer, torch.zeros(len(is_hit), 0, is_hit.shape[2], dtype=torch.int64))
         missing = len(self.numbers) - hits.shape[1]
         hits = torch.cat([hits, hits.new_zeros(len(is_hit), missing, is_hit.shape[2])], dim=1)
@@ -82,7 +82,7 @@ class RelationCounts:
     def head_hits(self, name: str) -> list[int]:
         """The hits of each head for a relation, by layer, direction and head."""
         number = self.numbers[name]
-        # A layer may have been seen last before the relation was: it has no hits.
+        # A layer that was last seen before the relation appeared has no hits.
         layer_hits = (
             hits[:, number] if number < hits.shape[1] else torch.zeros_like(hits[:, 0])
             for hits in self.hits.values()
@@ -90,13 +90,13 @@ class RelationCounts:
         return [count for hits in layer_hits for count in hits.flatten().tolist()]
 
     def most_frequent_offset(self, name: str) -> Offset:
-        """The most frequent distance to the head; of equal ones the nearest, then the one before the word."""
+        """The most frequent distance to the head; ties go to the nearest, then to the one before the word."""
         offsets = self.offsets[name].items()
         return Offset(*min(offsets, key=lambda item: (-item[1], abs(item[0]), item[0])))
 
 
 class RelationCounter:
-    """Takes the layers of a model on sentences of equal lengths, and counts the hits of their heads."""
+    """Takes a model's layers on sentences of equal lengths, and counts the hits of their heads."""
 
     def __init__(
         self, sentences: Sequence[PairedText], readings: Sequence[Reading], counts: RelationCounts
@@ -130,7 +130,7 @@ class RelationCounter:
         self.among = (among[:, :, None] & among[:, None, :] & off_diagonal)[:, None]
 
     def take(self, layer: CapturedLayer) -> None:
-        """Count the hits of one layer's heads."""
+        """Count the hits of a layer's heads."""
         if not len(self.texts):
             return
         weights = attention_between_words(layer, self.readings).weights.cpu()
@@ -150,7 +150,7 @@ def read_sentences(
 ) -> ManyTexts[PairedText]:
     """Read the sentences of a file for a model.
 
-    Raises UserError for a model with two stacks, or a tokenizer without token positions.
+    Raises UserError for a model with two stacks or a tokenizer that gives no token positions.
     """
     name = pretrained.name
     if pretrained.has_decoder:
@@ -171,7 +171,7 @@ def read_sentences(
 def relations(
     pretrained: Pretrained, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> HeadRelations:
-    """The best head of each relation, and every head's share of every relation's words.
+    """Find the best head of each relation, and every head's share of each relation's words.
 
     Clark et al. 2019 (1906.04341), section 4.2 and table 1. `ablate` names heads, such as 5:11, whose output
     is removed. Raises UserError if no relation joins two words with separate tokens.
@@ -207,7 +207,7 @@ def relations(
 
 
 def _repeated(count: int) -> list[str]:
-    """A note on words of several parts whose parts share a head."""
+    """A note on words with several parts that share a head."""
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     return (
         [f"{relations} between two written words that another relation already joins: each two count once."]
@@ -217,7 +217,7 @@ def _repeated(count: int) -> list[str]:
 
 
 def _every_head(counts: RelationCounts) -> Records[HeadOnRelation]:
-    """One row per relation, direction and head; the relations with the most words first."""
+    """One row per relation, direction and head; relations with the most words come first."""
     order = sorted(counts.words, key=lambda name: (name != ALL, -counts.words[name], name))
     places = [
         (name, layer, direction, head)
@@ -246,9 +246,9 @@ def _every_head(counts: RelationCounts) -> Records[HeadOnRelation]:
 
 
 def _best(intervals: Records[HeadOnRelation], counts: RelationCounts) -> Records[BestOfRelation]:
-    """Per relation, the head that finds the most words, and the most frequent offset."""
+    """For each relation, the head that finds the most words, and the most frequent offset."""
     hits = intervals.column("hits").reshape(len(counts.words), -1)
-    # Of heads with equal hits, the first.
+    # Among heads with equally many hits, the first.
     best = intervals.taken((np.arange(len(hits)) * hits.shape[1] + hits.argmax(axis=1)).tolist())
     offsets = [counts.most_frequent_offset(row.relation) for row in best]
     ends = [share_interval(offset.heads, row.words) for offset, row in zip(offsets, best, strict=True)]

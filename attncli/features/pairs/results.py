@@ -10,7 +10,7 @@ from attncli.records.values import NamedTensor
 
 
 class BestNumbers(Record):
-    """Shares of the best head of each measure on the held-out texts; None if there is only one text."""
+    """The best head's share on the held-out texts, for each measure, or None if there is only one text."""
 
     hit: float | None
     precision: float | None
@@ -20,7 +20,7 @@ class BestNumbers(Record):
 
 
 class HeadOnPairs(Record, others=float):
-    """A head, followed by each measure in each direction over all texts, as in hit.forward."""
+    """A head, followed by its measures in each direction over all texts, as in hit.forward."""
 
     stack: str
     layer: int = column(is_kept=False)
@@ -28,10 +28,10 @@ class HeadOnPairs(Record, others=float):
 
 
 class PairScore(Record):
-    """A share on the choosing texts, and on the held-out texts with its 95 % interval.
+    """A share on the choosing texts, and on the held-out texts with a 95 % interval.
 
     `offset_share` is the share of the best fixed offset, chosen in the same way, on the held-out texts;
-    `chance` is the expected share of random pairs.
+    `chance` is the share expected for random pairs.
     """
 
     measure: str
@@ -48,7 +48,7 @@ class BestOnPairs(PairScore):
     """The head with the largest share on the choosing texts, in most of the `folds`.
 
     `direction` is forward if the first position of a pair looks at the second, backward if the second looks
-    at the first, symmetric for the sum of both. `agreeing` is the number of folds that chose this head.
+    at the first, and symmetric for the sum of both. `agreeing` is the number of folds that chose this head.
     """
 
     stack: str
@@ -60,7 +60,7 @@ class BestOnPairs(PairScore):
 
 
 class HeadOnMeasure(Record):
-    """A measure of a head in one direction, as in hit.forward, over all texts with its 95 % interval.
+    """One measure of a head in one direction, as in hit.forward, over all texts, with its 95 % interval.
 
     With a single split, `choosing` and `held_out` are the shares on its two parts.
     """
@@ -88,7 +88,7 @@ class CombinedHeads(PairScore):
 
 
 class HeadCoefficient(Record):
-    """The nonzero weight of a head in a logistic regression."""
+    """A head's nonzero weight in a logistic regression."""
 
     stack: str
     layer: int
@@ -98,17 +98,17 @@ class HeadCoefficient(Record):
 
 
 class FittedRegression(Record):
-    """Its intercept, and the inverse strength of its L1 penalty."""
+    """The intercept of a regression, and the inverse strength of its L1 penalty."""
 
     intercept: float
     c: float
 
 
 class ScoresOfPositions(Record, others=float):
-    """Two positions of a text: the weight of their pair, or 0, followed by the score of each head.
+    """Two positions of a text: the weight of their pair (0 if they are not a pair), then each head's score.
 
-    Columns of heads are named 5:11, or 5:11 backward. `text` is the line number; positions count the tokens
-    or words of the reading.
+    The columns of heads are named 5:11 or, for the other direction, 5:11 backward. `text` is the line number;
+    positions count the tokens or words of the reading.
     """
 
     text: int
@@ -118,11 +118,10 @@ class ScoresOfPositions(Record, others=float):
 
 
 class ExampleOfPair(Record):
-    """A position of the example that has a pair: its partners, and the position that the best head looks at
-    most.
+    """A position of the example that has a pair: its partners, and where the best head looks most.
 
-    Positions count as in the file; `query` and `key` are places in the matrix. `weight` is the weight on
-    `key`, `is_hit` 1 if that is a partner.
+    Positions are counted as in the file; `query` and `key` are places in the matrix. `weight` is the weight
+    on `key`, and `is_hit` is 1 if `key` is a partner.
     """
 
     query: int
@@ -137,7 +136,7 @@ class ExampleOfPair(Record):
 
 
 class LeftOutPairs(Record):
-    """Number of ignored or merged pairs, the reason, and the first of them as in the file."""
+    """The number of ignored or merged pairs, the reason, and the first such pair as it is in the file."""
 
     pairs: int
     why: str
@@ -148,14 +147,15 @@ class LeftOutPairs(Record):
 class HeadsOnPairs(Result):
     """Heads that look from one position of known pairs to the other, tested on held-out texts.
 
-    `hit` is the share of positions with a pair whose largest weight is on a partner, `precision` the mean
+    `hit` is the share of positions with a pair whose largest weight is on a partner, `precision` is the mean
     over texts of the share of pairs among the L largest weights (L positions; `precision_half` L / 2,
-    `precision_fifth` L / 5), `mass` the mean weight on pairs. `measures` has one row per measure with the
-    best head, `strongest` the first heads by hit, or by precision for symmetric pairs, `heads` one row per
-    head, `intervals` one per head, direction and measure. `combined` has several heads together, with the
-    `coefficients` of a logistic regression, fitted to the choosing texts, or to all texts with folds.
-    `example` is one text, with the `weights` of the best head in it, or the `pair_scores` that rank symmetric
-    pairs, the `probability` of a regression, and the known `pairs` (query, key).
+    `precision_fifth` L / 5), and `mass` is the mean weight on pairs. `measures` has one row per measure with
+    its best head; `strongest` has the best heads by hit or, for symmetric pairs, by precision; `heads` has
+    one row per head; and `intervals` has one row per head, direction and measure. `combined` has several
+    heads together, with the `coefficients` of a logistic regression, fitted to the choosing texts or, with
+    folds, to all texts. `example` is one text, with the `weights` of the best head in it, or the
+    `pair_scores` that rank symmetric pairs, the `probability` of a regression, and the known `pairs` (query,
+    key).
     """
 
     marks_note: ClassVar[str] = (
@@ -195,12 +195,12 @@ class HeadsOnPairs(Result):
 
     @property
     def best_head(self) -> BestOnPairs:
-        """The head of the example: the best by precision for symmetric pairs, else by hits."""
+        """The head of the example: the best by precision for symmetric pairs, otherwise by hits."""
         measure = "precision" if self.is_symmetric else "hit"
         return next(row for row in self.measures if row.measure == measure)
 
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
-        """The query and key of each pair of the example, and True if its head finds it."""
+        """The query and key of each pair in the example, and whether the head finds it."""
         if self.pairs is None or name == "pairs":
             return []
         hits = {(row.query, int(row.key or 0)) for row in self.example if row.is_hit}
@@ -210,7 +210,7 @@ class HeadsOnPairs(Result):
         return [(query, key, (query, key) in hits) for query, key in places]
 
     def matrices(self) -> dict[str, NamedTensor]:
-        """The matrices of the example, by name."""
+        """The example's matrices by name."""
         matrices = {
             "weights": self.weights,
             "pair_scores": self.pair_scores,

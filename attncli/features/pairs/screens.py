@@ -1,4 +1,4 @@
-"""The first screen of `heads --pairs`: the best head of each measure on held-out texts, and one example."""
+"""The first screen of `heads --pairs`: the best head of each measure on held-out texts, and an example."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def _texts(report: Report) -> str:
 
 
 def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """The direction in which heads look, if it differs."""
+    """The direction in which the heads look, if it is not always the same."""
     directions = [plain_text(str(row.get("direction", ""))) for row in rows]
     if report.result_of(HeadsOnPairs).is_symmetric or report.context_tokens:
         return []
@@ -65,14 +65,14 @@ def _directions(report: Report, rows: Records[PairScore], display: Display) -> l
 
 
 def _folds(report: Report, rows: Records[BestOnPairs], display: Display) -> list[Column]:
-    """The number of folds that chose a head, if there are several."""
+    """The number of folds that chose each head, if there are several folds."""
     if all(row.folds == 1 for row in rows):
         return []
     return [Column(("", "folds"), [f"{row.agreeing}/{row.folds}" for row in rows])]
 
 
 def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """The best fixed offset, signed if pairs have a direction, and its share."""
+    """The best fixed offset (signed if pairs have a direction) and its share."""
     sign = "" if report.result_of(HeadsOnPairs).is_symmetric else "+"
     offsets = [
         NO_NUMBER if row.offset is None else f"{row.offset:{sign}d}: {fixed(row.offset_share, DECIMALS)}"
@@ -82,7 +82,7 @@ def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list
 
 
 def _most_measures(report: Report, display: Display) -> int:
-    """Number of measures: all, or two on a short terminal."""
+    """The number of measures to show: all, or two on a short terminal."""
     return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
 
 

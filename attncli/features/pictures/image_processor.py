@@ -1,6 +1,6 @@
-"""A model's image processor: the pixels that it makes of a picture, and their places in the picture.
+"""A model's image processor: the pixels that it makes from a picture, and where in the picture they are.
 
-Independent of the kind of model: crop and placement are inferred from the processor's results on four other
+This works for any kind of model: crop and placement are inferred from the processor's results on four other
 pictures of the same size: black, white, and two that brighten from left to right and from top to bottom.
 """
 
@@ -21,7 +21,7 @@ from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
 
-if TYPE_CHECKING:  # an extra
+if TYPE_CHECKING:  # belongs to an extra
     from PIL.Image import Image
 
 
@@ -33,7 +33,7 @@ def _opened_processor(source: str, name: str) -> Any:
 
 
 def image_processor(pretrained: Pretrained) -> Any:
-    """The image processor for this model. Raises UserError if it has none."""
+    """The image processor of this model. Raises UserError if the model has none."""
     if find_spec("PIL") is None:
         raise UserError('image: needs: pip install "attncli[images]"')
     source = pretrained.source
@@ -51,7 +51,7 @@ def image_processor(pretrained: Pretrained) -> Any:
 
 @dataclass(frozen=True)
 class AxisSources:
-    """Positions of numbers along an axis of a picture, as shares of its length; NaN for padding."""
+    """The positions of numbers along an axis of a picture, as shares of its length, or NaN for padding."""
 
     shares: Tensor
     step: float
@@ -59,9 +59,9 @@ class AxisSources:
 
 
 class Processing:
-    """A processor, and the places in a picture of the numbers that it makes.
+    """A processor, and the places in a picture that the numbers it makes come from.
 
-    `beside` are further inputs of the processor: a text, which it tokenizes.
+    `beside` has further inputs of the processor, such as a text, which it tokenizes.
     """
 
     def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
@@ -70,11 +70,11 @@ class Processing:
         self._sources: dict[tuple[int, int], tuple[AxisSources, AxisSources]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
-        """The tensors that the processor makes of a picture."""
+        """The tensors that the processor makes from a picture."""
         try:
             with quiet_warnings():
                 outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
-        except Exception as error:  # a processor may fail in any way on an unusual picture
+        except Exception as error:  # on an unusual picture, a processor may fail in any way
             raise UserError(
                 f"image: the processor of {self.name} failed: {one_line_reason(error):.200}"
             ) from None
@@ -86,7 +86,7 @@ class Processing:
     def sources(self, size: tuple[int, int], like: Tensor) -> tuple[AxisSources, AxisSources]:
         """The positions of the numbers, across and down, for pictures of this size.
 
-        Raises UserError if they cannot be determined.
+        Raises UserError if the positions cannot be determined.
         """
         from PIL import Image
 
@@ -115,7 +115,7 @@ class Processing:
         sources = []
         for axis in (0, 1):
             axis_shares, low, high = shares(axis, 0.0, 1.0), 0.0, 1.0
-            # In a crop of a long picture, a patch may be one step of 255 wide: repeat on the crop, with a
+            # In a crop of a long picture, a patch may be one step of 255 wide: repeat on the crop with a
             # margin.
             while (high - low) > 4 / size[axis]:
                 seen = axis_shares[~is_padding]
@@ -143,7 +143,7 @@ TOLERANCE = 0.1
 
 
 def named_pixels(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
-    """The pixels among the inputs, with their name."""
+    """The pixels among the inputs, and their name."""
     name = next(name for name in PIXELS if name in inputs)
     return name, inputs[name]
 

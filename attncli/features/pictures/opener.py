@@ -1,4 +1,4 @@
-"""The opener of pictures for all commands that read files."""
+"""The opener for pictures in all commands that read files."""
 
 from dataclasses import replace
 

@@ -56,7 +56,7 @@ LEAST_SIDE = 16
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
-    """Open a picture. Raises UserError for other files, and for pictures that are too small."""
+    """Open a picture. Raises UserError for other files and for pictures that are too small."""
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
         sides = " × ".join(map(str, opened.image.size))
@@ -98,13 +98,14 @@ def read_picture(
     is_whole: bool = False,
     is_open: bool = False,
 ) -> Reading:
-    """Read a picture with a model's vision part or, together with a text, with the whole model.
+    """Read a picture with a model's vision part or, if there is a text, read both with the whole model.
 
-    In a text the picture replaces its token ("<image>", or the model's name for it); without that token, it
-    comes before the text. With `is_whole`, the text has that token and gets no special tokens around it. With
-    `is_open`, the model continues the text, so it has no special token at its end if the picture precedes all
-    words (GIT). In a model with an encoder and a decoder, the encoder reads the picture and the decoder the
-    text. Raises UserError for a file that is not a picture, and for a model that does not read pictures.
+    In a text, the picture replaces the picture token ("<image>", or the model's name for it); without that
+    token, the picture comes before the text. With `is_whole`, the text contains the token and gets no special
+    tokens around it. With `is_open`, the model continues the text, which then has no special token at its end
+    if the picture precedes all words (GIT). In a model with an encoder and a decoder, the encoder reads the
+    picture and the decoder the text. Raises UserError for a file that is not a picture, and for a model that
+    does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -123,8 +124,8 @@ def read_picture_to_write(
 ) -> Reading:
     """Read a picture and a text as the model does before it writes.
 
-    Raises UserError for a text if the decoder looks at the picture by cross-attention: it reads no text
-    first.
+    Raises UserError for a text if the decoder looks at the picture through cross-attention, because such a
+    decoder reads no text first.
     """
     model = pretrained.model
     writer = generating_part(model)
@@ -140,7 +141,7 @@ def read_picture_to_write(
 
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
-    """A picture in the encoder, and words in the decoder."""
+    """Read a picture in the encoder and words in the decoder."""
     picture = _read_picture(pretrained, opened)
     inputs = {**(picture.inputs or {})}
     if len(words.ids):
@@ -153,7 +154,7 @@ def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelT
 def _read_both(
     pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_whole: bool, is_open: bool
 ) -> Reading:
-    """A picture and a text in a model that reads both in one stack."""
+    """Read a picture and a text in a model that processes both in a single stack."""
     model = pretrained.model
     has_towers = part_that_reads(pretrained) is not pretrained
     reads_both = {"input_ids", PIXELS[0]} <= forward_arguments(model) and not has_towers
@@ -192,7 +193,7 @@ def _read_both(
 def _token_ids(
     ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
 ) -> Int[Tensor, " token"]:
-    """The ids of words at their places among all tokens; the picture's tokens get 0."""
+    """The ids of the words at their places among all tokens; the picture's tokens get 0."""
     count = len(placed.labels)
     if len(ids) == count:
         return ids
@@ -205,7 +206,7 @@ def _token_ids(
 
 
 def _shared_stack(model: PreTrainedModel) -> str | None:
-    """The name of the only stack of blocks outside of vision-only parts; None if there is not exactly one."""
+    """The name of the only stack of blocks outside vision-only parts, or None if there is not exactly one."""
     parts = model.named_modules()
     sees = [
         name
@@ -224,13 +225,13 @@ def _shared_stack(model: PreTrainedModel) -> str | None:
 
 
 def _picture_token(processor: Any) -> str | None:
-    """The token that stands for a picture in a text; None if pictures precede all words (GIT)."""
+    """The token that stands for a picture in a text, or None if pictures precede all words (GIT)."""
     token = getattr(processor, "image_token", None)
     return token if isinstance(token, str) else None
 
 
 def _with_picture(text: str, processor: Any) -> str:
-    """The text with a picture token, which is put in front if the text has none."""
+    """The text with a picture token, which is put first if the text has none."""
     token = _picture_token(processor)
     if token is None or token in text:
         return text
@@ -240,7 +241,7 @@ def _with_picture(text: str, processor: Any) -> str:
 
 
 def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
-    """A picture and a text as a user message, in the chat template of the processor or tokenizer.
+    """Put a picture and a text in a user message, using the chat template of the processor or tokenizer.
 
     Raises UserError if the template has no place for a picture.
     """
@@ -264,7 +265,7 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
 
 
 def _stored_template(pretrained: Pretrained) -> str | None:
-    """The chat template in a separate file, as earlier versions of transformers stored it."""
+    """The chat template in a separate file, where earlier versions of transformers stored it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
     try:
         stored = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
@@ -279,7 +280,7 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 def _opened_reader(pretrained: Pretrained) -> Any:
     """The processor for texts and pictures, of the class for this kind of model.
 
-    Leaves out the part for videos, which needs torchvision.
+    The part for videos, which needs torchvision, is left out.
     """
     source = pretrained.source
     if not isinstance(source, str):
@@ -307,7 +308,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """Read an opened picture with the vision part. Raises UserError if the processor cuts it into pieces."""
+    """Read a picture with the vision part. Raises UserError if the processor cuts the picture into pieces."""
     part = part_that_sees(pretrained)
     processing = cached_processing(image_processor(part), part.name)
     inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)

@@ -1,6 +1,6 @@
-"""The places of a picture's tokens, measured by the gradients of the first layer's inputs.
+"""The places of a picture's tokens, measured with the gradients of the first layer's inputs.
 
-Independent of the kind of model.
+This works for any kind of model.
 """
 
 import io
@@ -49,7 +49,7 @@ INPUT_AXES = 4
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or its tower that reads only pixels. Raises UserError if there is none."""
+    """The model, or its tower that reads only pixels. Raises UserError if it has none."""
     part = part_that_takes(pretrained, PICTURE_INPUTS)
     if part is None:
         raise UserError(f"image: {pretrained.name} has no part that only reads pictures")
@@ -58,7 +58,7 @@ def part_that_sees(pretrained: Pretrained) -> Pretrained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PictureTokens(Origin):
-    """The places of a picture's tokens; the tokens of a picture cut into parts have no common grid."""
+    """The places of a picture's tokens; if the picture is cut into parts, its tokens have no common grid."""
 
     what = "picture"
 
@@ -96,7 +96,7 @@ class PictureTokens(Origin):
 
 @dataclass(frozen=True)
 class _FirstLayer:
-    """The queries of a model's first layer, or the inputs of its first block, one token per row, with the
+    """The queries of a model's first layer or the inputs of its first block, one token per row, and the
     pixels that they depend on.
     """
 
@@ -107,10 +107,10 @@ class _FirstLayer:
 def _first_layer(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
 ) -> _FirstLayer:
-    """Run a model up to its first attention layer in `part`; earlier layers do not mix tokens.
+    """Run a model up to its first attention layer in `part`; earlier layers are kept from mixing tokens.
 
-    In earlier layers each token returns its value, so no token depends on another's pixels. `name` is the
-    name of the pixels among the inputs.
+    In earlier layers, each token returns its own value, so that no token depends on another's pixels. `name`
+    is the name of the pixels among the inputs.
     """
     pixels = inputs[name].detach().clone().requires_grad_(True)
     queries: list[Tensor] = []
@@ -128,7 +128,7 @@ def _first_layer(
     full_inputs = {**inputs, name: pixels}
     model.config.use_cache = False
     with model_errors(model.config.model_type, "read this picture"), torch.enable_grad():
-        # In a text, the first block may have no attention (Qwen3.5) but still mixes the tokens.
+        # In a text, the first block may have no attention (Qwen3.5) but still mix the tokens.
         vectors = _read_by_first_block(model, full_inputs, part, consume) if part else None
         if vectors is None:
             with (
@@ -148,7 +148,7 @@ def _first_layer(
 def _read_by_first_block(
     model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
 ) -> Tensor | None:
-    """The token vectors that the first block in `part` reads; None if no block reads vectors."""
+    """The token vectors that the first block in `part` reads, or None if no block reads vectors."""
     vectors_read: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -176,11 +176,10 @@ DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
 
 
 def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """Per tensor, the token that each number contributes to, or -1, and the share that contributes to
-    several.
+    """For each tensor, the token that each number contributes to, or -1, and the share with several tokens.
 
-    d/dx sum_t c_t f_t, divided by the same with c = 1, is c_t of the token t that a number x contributes to.
-    So each digit of t needs one gradient.
+    d/dx sum_t c_t f_t, divided by the same with c = 1, is c_t for the token t that a number x contributes to,
+    so each digit of t takes one gradient.
     """
     if not sources:
         return []
@@ -218,14 +217,12 @@ def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[
 
 
 def _one_colour(pixels: Tensor) -> Tensor:
-    """The first of three colours, if a tensor has them: all three contribute to the same token."""
+    """The first of three colours, if a tensor has them; all three contribute to the same token."""
     return pixels[..., :1, :, :] if pixels.ndim > 3 else pixels
 
 
 def _pixel_tokens(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token of each number of a picture, or -1. Raises CannotShow if numbers contribute to several
-    tokens.
-    """
+    """The token of each number in a picture, or -1. Raises CannotShow if numbers go into several tokens."""
     ((tokens, mixed),) = _contributing_tokens(first, [first.pixels])
     if not (tokens >= 0).any():
         raise CannotShow("no token depends on the picture before its first attention layer")
@@ -237,7 +234,7 @@ def _pixel_tokens(first: _FirstLayer) -> Int[Tensor, "..."]:
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
-    """The names of tokens outside the picture, from the parameters that they come from."""
+    """The names of tokens outside the picture, based on the parameters that they come from."""
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     named_parameters = {
         name: parameter
@@ -262,9 +259,7 @@ def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequenc
 
 @dataclass(frozen=True)
 class _Made:
-    """The first layer's token for each number of a picture, or -1, and the names of tokens outside the
-    picture.
-    """
+    """The first layer's token for each number of a picture, or -1, and the names of the other tokens."""
 
     pixel_tokens: Int[Tensor, "..."]
     count: int
@@ -281,7 +276,7 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
     place = str((part, few, words, [(key, *tensor.shape) for key, tensor in inputs.items()]))
     cached = _made.setdefault(model, {})
     if place not in cached:
-        with torch.enable_grad():  # a caller may have switched off gradients
+        with torch.enable_grad():  # a caller may have turned gradients off
             first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
             if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
                 raise CannotShow(
@@ -290,7 +285,7 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
             pixel_tokens = _pixel_tokens(first)
             elsewhere = sorted({*range(len(first.rows))} - {*pixel_tokens.flatten().tolist()})
             names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
-        if part:  # in a text, tokens outside the picture are named by the vocabulary
+        if part:  # in a text, the vocabulary names the tokens outside the picture
             titles = {*NON_PATCH_TOKENS.values()}
             names = {
                 token: text
@@ -308,7 +303,7 @@ def pixel_tokens(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 
 @dataclass(frozen=True)
 class _Grid:
-    """Tokens in rows and columns: the place of each, from 0, and its box as shares."""
+    """Tokens in rows and columns: each token's place, counted from 0, and its box in shares."""
 
     rows: Int[Tensor, " token"]
     columns: Int[Tensor, " token"]
@@ -317,7 +312,7 @@ class _Grid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
+        """The numbers of rows and columns."""
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
     def whole(self) -> Box:
@@ -327,14 +322,14 @@ class _Grid:
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
     def box(self, row: int, column: int) -> Box:
-        """A token's box as shares of the file; it extends beyond the file if it includes padding."""
+        """A token's box as shares of the file; a box that includes padding extends beyond the file."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
         return left + wide * column, top + high * row, right, bottom
 
 
 def _snapped(share: float) -> float:
-    """A share clipped to 0 and 1, and rounded to them if close."""
+    """A share clipped to the range from 0 to 1, and rounded to either end if it is close."""
     share = min(1.0, max(0.0, share))
     return float(round(share)) if abs(share - round(share)) < EDGE else share
 
@@ -344,10 +339,10 @@ EDGE = 4e-3
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
-    """Rows and columns of tokens from their `_spreads` across and down; None if they form no grid."""
+    """The rows and columns of tokens, from their `_spreads` across and down, or None if they form no grid."""
     places, starts, steps = [], [], []
     for centres, widths, counts in (spread.unbind(dim=-1) for spread in spreads):
-        are_whole = counts >= 0.9 * counts.max()  # the others include padding
+        are_whole = counts >= 0.9 * counts.max()  # the other tokens include padding
         width = float(widths[are_whole].median())
         if not width > 0:
             return None
@@ -358,7 +353,7 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
         step, whole_numbers = width, numbers[are_whole]
         if (
             whole_numbers.max() > whole_numbers.min()
-        ):  # a least squares line through the centres gives the step
+        ):  # a least-squares line through the centres gives the step
             deviation = whole_numbers - whole_numbers.mean()
             step = float((deviation * centres[are_whole]).sum() / deviation.square().sum())
         start = float((centres[are_whole] - step * whole_numbers).mean())
@@ -375,19 +370,19 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
 
 
 def _spreads(axis: AxisSources, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
-    """Centre, width and count of the numbers of each token; NaN for a token without numbers."""
+    """The centre, width and count of each token's numbers, or NaN for a token without numbers."""
     index, values = tokens[used], axis.shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
     squares = torch.zeros(count, dtype=torch.double).index_add_(0, index, (values - mean[index]).square())
-    # Numbers spread evenly over a width w have a variance of w^2 / 12; so has rounding to steps.
+    # Numbers spread evenly over a width w have variance w^2 / 12, and so does rounding to steps.
     width = (12 * squares / number - axis.step**2).clamp(min=0).sqrt()
     return torch.stack([mean, width, number], dim=-1)
 
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """The tokens that a model makes of a picture, or of a picture and a text."""
+    """The tokens that a model makes from a picture, or from a picture and a text."""
 
     labels: tuple[str | None, ...]
     origin: PictureTokens
@@ -402,7 +397,7 @@ def placed_tokens(
     name: str,
     part: str = "",
 ) -> PlacedTokens:
-    """Locate each token of the first layer in `part`; tokens outside the picture have no label.
+    """Locate each token of the first layer in `part`; tokens outside the picture get no label.
 
     `name` is the name of the pixels among the inputs. Raises UserError if the places cannot be found.
     """
@@ -419,7 +414,7 @@ def placed_tokens(
         if not placed:
             raise CannotShow("none of its tokens depends on the picture")
         grids = [(tile_tokens, _grid((across[tile_tokens], down[tile_tokens]))) for _, tile_tokens in placed]
-    # A token made only of padding has no place and no name.
+    # A token made entirely of padding has no place and no name.
     unnamed = iter(range(1, count + 1))
     names = {
         token: made.names.get(token) or f"padding{next(unnamed)}"
@@ -453,7 +448,7 @@ def placed_tokens(
 
 
 def _tiles(pixel_tokens: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
-    """The number of the picture part that each token is made of, or -1."""
+    """The number of the picture part that each token is made from, or -1."""
     tiles = torch.full((count,), -1)
     if len(shape) < 4:
         tiles[pixel_tokens[used]] = 0
@@ -467,7 +462,7 @@ def _tiles(pixel_tokens: Tensor, used: Tensor, count: int, shape: torch.Size) ->
 def _picture_read(
     opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
 ) -> tuple[Picture, str]:
-    """The picture after crop and resize, with all its parts, and a line about it.
+    """The picture after cropping and resizing, with all its parts, and a line of text about it.
 
     `boxes` are shares of the file; the boxes of the result are shares of the cropped picture.
     """

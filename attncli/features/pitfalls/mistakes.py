@@ -1,4 +1,4 @@
-"""The classic mistakes of attention: a wrong and a right computation on the same numbers."""
+"""The classic mistakes of attention: a wrong and a correct computation on the same numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from attncli.toys.sampling import sample_linear
 
 @dataclass(frozen=True)
 class MistakeInputs:
-    """Common inputs of the wrong and the right computation; only merged_heads has several heads."""
+    """Inputs shared by the wrong and the correct computation; only merged_heads has several heads."""
 
     tokens: tuple[str, ...]
     vectors: Float[Tensor, "token dim"]
@@ -32,7 +32,7 @@ class MistakeInputs:
     num_heads: int = 1
 
     def projected_scores(self) -> Float[Tensor, "query key"]:
-        """(x W_Q) (x W_K)^T / sqrt(d), with projections as torch.nn.Linear starts them."""
+        """(x W_Q) (x W_K)^T / sqrt(d), with projections initialised as in torch.nn.Linear."""
         dim, device = self.vectors.shape[-1], self.vectors.device
         query, key = (self.vectors @ sample_linear(dim, dim, self.generator).to(device).mT for _ in range(2))
         scores: Tensor = query @ key.mT / dim**0.5
@@ -40,7 +40,7 @@ class MistakeInputs:
 
 
 class BothWays(NamedTuple):
-    """A tensor computed both wrongly and rightly, and its axes; `masks` are the hidden keys."""
+    """A tensor computed in both ways, wrong and right, with its axes; `masks` are the hidden keys."""
 
     wrong: Tensor
     right: Tensor
@@ -50,9 +50,9 @@ class BothWays(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Tensors computed both ways, and what is measured of both.
+    """Tensors computed in both ways, and what is measured of both.
 
-    `weights` are there where both ways have the same.
+    `weights` is set if both ways have the same weights.
     """
 
     pairs: Mapping[str, BothWays]
@@ -66,7 +66,7 @@ def compared_weights(
     metrics: Mapping[str, Callable[[Tensor], Tensor]],
     masks: tuple[Mask, Mask],
 ) -> Comparison:
-    """Weights computed both ways, what they hide, and each metric of them."""
+    """Compare weights computed in both ways: what they hide, and each metric of them."""
     of_wrong, of_right = (
         MistakeMetrics.single(**{name: metric(weights).item() for name, metric in metrics.items()})
         for weights in (wrong, right)
@@ -76,7 +76,7 @@ def compared_weights(
 
 
 def _weight_on_future(weights: TokenWeights) -> Tensor:
-    """The share of a row that lies on later keys, averaged over rows."""
+    """The share of a row that lies on later keys, averaged over the rows."""
     return weights.triu(1).sum(dim=-1).mean()
 
 
@@ -85,7 +85,7 @@ def _sum_error(weights: TokenWeights, dim: int) -> Tensor:
 
 
 def softmax_twice(inputs: MistakeInputs) -> Comparison:
-    """softmax(softmax(s)) against softmax(s), over masked scores of zero: exp(0) = 1 lets the future in."""
+    """softmax(softmax(s)) against softmax(s), for masked scores of zero: exp(0) = 1 lets the future in."""
     count = len(inputs.tokens)
     right = softmax_averaging_weights(causal_mask(count, count))
     metrics = {"weight_on_future": _weight_on_future, "first_row_on_itself": lambda weights: weights[0, 0]}
@@ -101,7 +101,7 @@ def wrong_axis(inputs: MistakeInputs) -> Comparison:
 
 
 def late_mask(inputs: MistakeInputs) -> Comparison:
-    """Zeros after the softmax against -inf before it: the rows lose what the hidden keys took."""
+    """Zeros after the softmax against -inf before it: rows lose the weight that hidden keys received."""
     scores = inputs.projected_scores()
     hidden = ~causal_mask(*scores.shape).to(scores.device)
     wrong = scores.softmax(dim=-1).masked_fill(hidden, 0.0)
@@ -114,7 +114,7 @@ def late_mask(inputs: MistakeInputs) -> Comparison:
 
 
 def _saturation(scores: Float[Tensor, "query key"]) -> MistakeMetrics:
-    """The unbiased variance of all scores, and the mean largest weight: 1 where all rows are one-hot."""
+    """The unbiased variance of all scores, and the mean largest weight, which is 1 for one-hot rows."""
     variance = scores.var().item() if scores.numel() > 1 else float("nan")
     largest = scores.softmax(dim=-1).amax(dim=-1).mean().item()
     return MistakeMetrics.single(score_variance=variance, mean_max_weight=largest)
@@ -133,7 +133,7 @@ def _compared_scores(
 
 
 def no_scaling(inputs: MistakeInputs) -> Comparison:
-    """softmax(q k) against softmax(q k / sqrt(d)), for standard normal query and key."""
+    """softmax(q k) against softmax(q k / sqrt(d)), for standard normal queries and keys."""
     shape, device = inputs.vectors.shape, inputs.vectors.device
     query, key = (torch.randn(shape, generator=inputs.generator).to(device) for _ in range(2))
     growth = []
@@ -153,7 +153,7 @@ def no_scaling(inputs: MistakeInputs) -> Comparison:
 
 
 def uniform_projections(inputs: MistakeInputs) -> Comparison:
-    """W ~ U[0, 1) against the same samples moved to U(-1/sqrt(d), 1/sqrt(d)), as torch.nn.Linear starts."""
+    """W ~ U[0, 1) against the same samples moved to U(-1/sqrt(d), 1/sqrt(d)), as in torch.nn.Linear."""
     vectors, dim = inputs.vectors, inputs.vectors.shape[-1]
     positive = [torch.rand(dim, dim, generator=inputs.generator).to(vectors.device) for _ in range(2)]
     centred = [(2 * matrix - 1) / dim**0.5 for matrix in positive]
@@ -162,15 +162,15 @@ def uniform_projections(inputs: MistakeInputs) -> Comparison:
 
 
 def _merged_wrongly(heads: Float[Tensor, "head token dim"]) -> Float[Tensor, "token embed"]:
-    """(head, token, dim) viewed as (token, head * dim): the right shape, and rows of several tokens."""
+    """(head, token, dim) viewed as (token, head * dim): the right shape, but rows mix several tokens."""
     num_heads, num_tokens, dim = heads.shape
     return heads.contiguous().view(num_tokens, num_heads * dim)
 
 
 def merged_heads(inputs: MistakeInputs) -> Comparison:
-    """view alone against transpose and view: split and merged again, the input must come back."""
+    """view alone against transpose and view: after splitting and merging, the input must be unchanged."""
     num_heads, (count, embed_dim) = inputs.num_heads, inputs.vectors.shape
-    # The same moves on the tokens' numbers show where each slice comes from.
+    # Doing the same with token numbers shows where each slice comes from.
     positions = torch.arange(count).float().unsqueeze(-1)
     heads = split_heads(inputs.vectors, num_heads)
     origins = split_heads(positions.expand(-1, embed_dim).contiguous(), num_heads)
@@ -193,7 +193,7 @@ def merged_heads(inputs: MistakeInputs) -> Comparison:
 
 
 def vocabulary_labels(inputs: MistakeInputs) -> Comparison:
-    """Rows named by the sorted vocabulary against rows named by the sentence's words in their order."""
+    """Rows named by the sorted vocabulary against rows named by the sentence's words in order."""
     weights = inputs.projected_scores().softmax(dim=-1)
     count, vocabulary = len(inputs.tokens), sorted(set(inputs.tokens))
     labels = [*vocabulary, *["(no label)"] * (count - len(vocabulary))]

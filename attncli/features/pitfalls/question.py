@@ -1,4 +1,4 @@
-"""`attn pitfalls`: classic mistakes, each next to the right way."""
+"""`attn pitfalls`: classic mistakes, each next to the correct computation."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -11,7 +11,7 @@ from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
 class Pitfall(NamedTuple):
-    """A mistake in short and in a sentence, the metric that exposes it, how to notice it; all it measures."""
+    """A mistake in a few words and in a sentence, its metric, how to notice it, and all that it measures."""
 
     summary: str
     mistake: str
@@ -134,9 +134,9 @@ class PitfallsSpec(TextSpec):
 
 
 def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
-    """Both computations of one mistake with their metrics; without a name, one line per mistake.
+    """Report both computations of one mistake with their metrics or, without a name, one line per mistake.
 
-    Every mistake starts from the same vectors and the same state of the generator.
+    Every mistake starts from the same vectors and the same generator state.
     """
     from attncli.features.pitfalls.mistakes import COMPARISONS, Comparison, MistakeInputs
     from attncli.features.pitfalls.results import MistakeLine, Mistakes

@@ -8,7 +8,7 @@ from attncli.records.values import Mask, NamedTensor
 
 
 class MistakeLine(Record):
-    """A mistake in short, and the metric that exposes it, wrong and right."""
+    """A mistake in a few words, with the metric that exposes it, both wrong and right."""
 
     pitfall: str
     figure: str
@@ -19,7 +19,7 @@ class MistakeLine(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Mistakes(Result):
-    """Every classic mistake in a line."""
+    """All the classic mistakes, one per line."""
 
     compares: ClassVar[bool] = True
 
@@ -43,7 +43,7 @@ class MistakeMetrics(Record):
 
 
 class GrownScores(Record):
-    """Growth of unscaled (wrong) and scaled (right) scores with the size of a head."""
+    """How unscaled (wrong) and scaled (right) scores grow with the head size."""
 
     head_dim: int
     wrong_score_variance: float | None
@@ -53,7 +53,7 @@ class GrownScores(Record):
 
 
 class LabelledRow(Record):
-    """A row of weights with wrong and with right labels: `cat → street`."""
+    """A row of weights with wrong and right labels, such as `cat → street`."""
 
     row: str
     wrong: str
@@ -62,16 +62,16 @@ class LabelledRow(Record):
 
 
 def masks_of_mistake(name: str) -> tuple[Mask, Mask]:
-    """Return the hidden keys, wrong and right; a second softmax gives hidden keys some weight."""
+    """Return the hidden keys, wrong and right; a second softmax gives some weight to hidden keys."""
     causal = Mask(causal=True)
     return {"softmax-twice": (Mask(), causal), "late-mask": (causal, causal)}.get(name, (Mask(), Mask()))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MistakeComparison(Result):
-    """One mistake: the same metrics of the wrong and of the right computation, and further tables.
+    """One mistake: the same metrics for the wrong and the correct computation, and further tables.
 
-    `weights` are there where both have the same.
+    `weights` is set if both computations have the same weights.
     """
 
     compares: ClassVar[bool] = True

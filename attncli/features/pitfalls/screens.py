@@ -1,4 +1,4 @@
-"""The first screens of `pitfalls`: every mistake in two lines, and one of them wrong beside right."""
+"""The first screens of `pitfalls`: every mistake in two lines, or one mistake with wrong beside right."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from attncli.views.screens import MOST_ROWS, MatrixPart, Opening
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts
 from attncli.views.texts import scalar
 
-# Of each matrix of a mistake, where it is alone, and where a table follows.
+# The rows of each matrix of a mistake, if it is alone and if a table follows.
 PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 
 
@@ -25,7 +25,7 @@ def _names(report: Report, rows: Records[MistakeLine], display: Display) -> list
 
 
 def _what_goes_wrong(report: Report, rows: Records[MistakeLine], display: Display) -> list[Column]:
-    """Each mistake in words, and below it the number that exposes it."""
+    """Each mistake in words and, below it, the number that exposes it."""
     lines = []
     for row in rows:
         wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
@@ -47,7 +47,7 @@ def _numbers(report: Report, display: Display) -> Iterator[str]:
 
 
 def _wrong_beside_right(report: Report, display: Display) -> ScreenParts:
-    """The rows of both matrices, fewer of them where a table follows."""
+    """The rows of both matrices, or fewer of them if a table follows."""
     result = report.result_of(MistakeComparison)
     rows = FEW_PITFALL_ROWS if result.growth or result.readings else PITFALL_ROWS
     shared_name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
@@ -59,7 +59,7 @@ def _wrong_beside_right(report: Report, display: Display) -> ScreenParts:
 def _wrong_and_right(
     report: Report, name: str, compared: Sequence[Matrix], display: Display, rows: int
 ) -> Grid:
-    """The first rows of the wrong matrix and of the right one."""
+    """The first rows of the wrong matrix and of the right matrix."""
     sides = {matrix.name.removesuffix(name).strip("_"): matrix for matrix in compared}
     part = MatrixPart(report, sides, display, "", rows)
     left_out = ", ".join(part.left_out())

@@ -1,4 +1,4 @@
-"""Step-by-step explanation of score scaling."""
+"""A step-by-step explanation of score scaling."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ NamedSize = tuple[int, float, Sequence[str]]
 
 
 def scale_demo_steps(report: Report, *, head_dims: Sequence[int], scale: str | float) -> tuple[Step, ...]:
-    """Return one score per head_dim, the variances, and the softmax for each factor."""
+    """Return one score for each head_dim, the variances, and the softmax for each factor."""
     count = len(head_dims)
     sizes = [
         (head_dim, score_factor(scale, head_dim), [tensor_name(name, number, count) for name in NAMES])

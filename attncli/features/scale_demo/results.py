@@ -1,4 +1,4 @@
-"""The results of scale-demo: variances of scores, and softmax rows of scaled logits."""
+"""The results of scale-demo: the variances of scores, and softmax rows of scaled logits."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from attncli.records.values import NamedTensor
 
 
 class ScoreVariances(Record):
-    """Variances of queries, keys, and scores before and after scaling, for one head_dim."""
+    """The variances of queries, keys, and scores before and after scaling, for one head_dim."""
 
     head_dim: int
     query: float | None = column(is_needed=False)
@@ -28,7 +28,7 @@ class SharpenedSoftmax(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScaleEffects(Result):
-    """Growth of the scores with head_dim, and saturation of the softmax of `logits`."""
+    """How the scores grow with head_dim, and how the softmax of `logits` saturates."""
 
     logits: NamedTensor = tensor(num_axes=1, is_needed=True)
     variance: Records[ScoreVariances] = group(is_bare_alone=True)

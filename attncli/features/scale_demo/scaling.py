@@ -14,7 +14,7 @@ from attncli.features.scale_demo.results import ScoreVariances, SharpenedSoftmax
 
 
 def score_variances(tensors: Mapping[str, Tensor], head_dim: int) -> ScoreVariances:
-    """Unbiased variances of the `score_tensors`."""
+    """The unbiased variances of the `score_tensors`."""
     return ScoreVariances.single(
         head_dim=head_dim, **{name: moments(tensor)["variance"] for name, tensor in tensors.items()}
     )
@@ -23,7 +23,7 @@ def score_variances(tensors: Mapping[str, Tensor], head_dim: int) -> ScoreVarian
 def score_tensors(
     query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key dim"], scale: str | float
 ) -> dict[str, Tensor]:
-    """Query and key, and their scores before and after scaling."""
+    """The query and key, and their scores before and after scaling."""
     each, product = scale_factors(scale, query.shape[-1])
     scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
     return {"query": query, "key": key, **scores}

@@ -1,4 +1,4 @@
-"""The first screen of scaling: variances, weights by factor as bars, and the curve of the softmax."""
+"""The first screen of scaling: the variances, the weights by factor as bars, and the softmax curve."""
 
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -19,7 +19,7 @@ from attncli.views.texts import bar, fixed, scalar
 MOST_SIZES, MOST_LOGITS = 4, 5
 
 
-BARS = 4, 20  # Cells of the longest bar: with many and with few factors side by side.
+BARS = 4, 20  # The cells of the longest bar, with many and with few factors side by side.
 
 
 CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
@@ -39,7 +39,7 @@ POINTS = {
 
 
 def _scaling(report: Report, display: Display) -> ScreenParts:
-    """Variances for each head_dim, weights of a row by factor as bars, and the softmax curve."""
+    """The variances for each head_dim, a row's weights by factor as bars, and the softmax curve."""
     result = report.result_of(ScaleEffects)
     yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
     sharpness = _sharpness(result, display)
