@@ -1,4 +1,4 @@
-"""Applying a fitted detector to texts: only the layers that it needs are measured."""
+"""Apply a fitted detector to texts; only the layers that it needs are measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +39,7 @@ MODEL = "model: {name} is not the model that the detector was fitted to, {fitted
 
 @dataclass(frozen=True)
 class Detector:
-    """A detector and its model: `detector.score("a text")` runs the model up to the last layer that is
-    needed.
+    """A detector and its model: `detector.score("a text")` runs the model up to the last needed layer.
 
     A text is positive if its score is above `threshold`.
     """
@@ -75,7 +74,7 @@ class Detector:
         return LabelledReader(self.pretrained)
 
     def score(self, text: object) -> float:
-        """Score a text, or a mapping with the parts that the detector was fitted to.
+        """Score a string, or a mapping with the parts that the detector was fitted to.
 
         Raises UserError for other types or parts, and for a text that the model cannot read.
         """
@@ -86,27 +85,25 @@ class Detector:
             return float(self.scores(pretrained, [self._reader.read(labelled)])[0])
 
     def check_parts(self, text: LabelledText) -> None:
-        """Raise UserError for a text whose parts differ from those that the detector was fitted to."""
+        """Raise UserError if a text's parts differ from those that the detector was fitted to."""
         needed = self.fitted.parts.split(",")
         if text.kinds != needed:
             got = " and ".join(text.kinds)
             raise UserError(f"texts: must have the parts of the detector, {' and '.join(needed)} (got {got})")
 
     def scores(self, pretrained: Pretrained, readings: Sequence[Reading]) -> Float[Tensor, " text"]:
-        """The scores of texts of equal lengths."""
+        """The scores of texts of equal length."""
         layers = {(feature.stack, feature.layer) for feature in self._features}
         if not layers:
             return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
         run = FeatureRun(pretrained, layers=layers).go(readings)
         numbers = run.numbers[:, self._places(run.features, pretrained.name)].double()
         lacking = numbers.isnan() | numbers.isinf()
-        # A text without a statistic gets its mean.
+        # A text that lacks a statistic gets the mean of that statistic.
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
 
     def _places(self, features: tuple[HeadFeature, ...], name: str) -> list[int]:
-        """Positions of its features in the table of a run; cached, since runs share their tuple of
-        features.
-        """
+        """The positions of the detector's features in a run's table; cached, since runs share their tuple."""
         if id(features) not in self._places_by_run:
             places = {feature: place for place, feature in enumerate(features)}
             missing = next((feature for feature in self._features if feature not in places), None)
@@ -119,15 +116,13 @@ class Detector:
 
     @cached_property
     def _places_by_run(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
-        """Cached positions by the id of a tuple of features; the tuple is stored so that its id stays
-        unique.
-        """
+        """Cached positions by the id of a feature tuple; the tuple is stored so that its id stays unique."""
         return {}
 
     def apply(
         self, many: ManyTexts[LabelledText], is_positive: Callable[[LabelledText], bool] | None = None
     ) -> AppliedDetector:
-        """Score many texts in order and, if their labels are known, measure the detector on them.
+        """Score many texts in order and, if they have labels, measure the detector on them.
 
         Raises UserError if no text can be read.
         """
@@ -165,7 +160,7 @@ class Detector:
 
 
 def _fitted_note(count: int, total: int) -> str:
-    """A note on texts that the detector was fitted to, which are not a test of it."""
+    """A note that the detector was fitted to some of the texts, which therefore do not test it."""
     if not count:
         return ""
     texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
@@ -189,7 +184,7 @@ MOST_TOKENS_DRAWN = 512
 
 
 def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
-    """The weights of a head in a text; None for a long text, or a stack with other tokens."""
+    """A head's weights in a text, or None for a long text or a stack with other tokens."""
     if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
         return None
     maps: list[NamedTensor] = []
@@ -205,7 +200,7 @@ def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeatur
 
 
 def _text_parts(text: object) -> dict[str, str]:
-    """The parts of a text in the order in which a model reads them; ignores other keys."""
+    """A text's parts in the order in which a model reads them, without other keys."""
     mapping = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
     parts = {}
     for part in PARTS:

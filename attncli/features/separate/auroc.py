@@ -1,4 +1,4 @@
-"""Separation of two groups by numbers: AUROC with intervals, permutation tests, effect sizes."""
+"""How well numbers separate two groups: AUROC with intervals, permutation tests, effect sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BYTES_AT_ONCE = 2**28
 
 
 class Placements(NamedTuple):
-    """Per text, the share of the other group's texts that it is on the right side of; ties count half.
+    """For each text, the share of the other group's texts that it is on the right side of; ties count half.
 
     V10 and V01 of DeLong et al. 1988; their means are the AUROC.
     """
@@ -34,9 +34,9 @@ class Placements(NamedTuple):
 class Separation:
     """AUROC of each of many features, P(positive > negative) + P(equal) / 2, with its standard error.
 
-    The error is from DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595). It is NaN if a group has one
-    text, whose variance is unknown, or if the groups do not overlap, so that all placements are 1. `degrees`
-    are the degrees of freedom of the error: Welch 1947, Satterthwaite 1946.
+    The error is from DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595). It is NaN if a group has only
+    one text, whose variance is unknown, or if the groups do not overlap, so that all placements are 1.
+    `degrees` are the degrees of freedom of the error: Welch 1947, Satterthwaite 1946.
     """
 
     auroc: Float[Tensor, " feature"]
@@ -44,14 +44,14 @@ class Separation:
     degrees: Float[Tensor, " feature"]
 
     def interval(self) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
-        """The 95 % intervals: see `auroc_interval`."""
+        """The 95 % intervals; see `auroc_interval`."""
         ends = [auroc_interval(*each) for each in zip(*(part.tolist() for part in self.parts), strict=True)]
         lower, upper = torch.tensor(ends, dtype=torch.float64).view(-1, 2).unbind(dim=1)
         return lower, upper
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The AUROC, its error, and the degrees of freedom of the error."""
+        """The AUROC, its error, and the error's degrees of freedom."""
         return self.auroc, self.error, self.degrees
 
 
@@ -66,8 +66,8 @@ def _quantile(degrees: float) -> float:
 def auroc_interval(auroc: float, error: float, degrees: float) -> tuple[float, float]:
     """logistic(logit A -+ t error / (A (1 - A))): the 95 % interval of an AUROC, Student's t of `degrees`.
 
-    The logit keeps the ends within 0 and 1, and its errors are closer to normal (Pepe 2003, The statistical
-    evaluation of medical tests, 5.2.4). An AUROC of 0 or 1 has no logit: its interval is 1.96 errors, clipped
+    The logit keeps the ends between 0 and 1, and its errors are closer to normal (Pepe 2003, The statistical
+    evaluation of medical tests, 5.2.4). An AUROC of 0 or 1 has no logit; its interval is 1.96 errors, clipped
     to 0 and 1. NaN if the error is unknown.
     """
     if isnan(error):
@@ -82,7 +82,7 @@ def auroc_interval(auroc: float, error: float, degrees: float) -> tuple[float, f
 
 
 def mean_degrees(errors: Sequence[float], degrees: Sequence[float]) -> float:
-    """Degrees of freedom of a mean of independent numbers with these errors: Satterthwaite 1946
+    """The degrees of freedom of a mean of independent numbers with these errors: Satterthwaite 1946
     (10.2307/3002019).
     """
     squares = [error**2 for error in errors]
@@ -91,22 +91,20 @@ def mean_degrees(errors: Sequence[float], degrees: Sequence[float]) -> float:
 
 
 class Order(NamedTuple):
-    """The sorted numbers of each feature, and the text of each number."""
+    """The sorted numbers of each feature, and the text that each number belongs to."""
 
     numbers: Float[Tensor, "feature text"]
     texts: Int[Tensor, "feature text"]
 
     @classmethod
     def sort(cls, numbers: Float[Tensor, "text feature"]) -> "Order":
-        """Sort by numpy, whose argsort is vectorised; equal numbers come in any order."""
+        """Sort with numpy, whose argsort is vectorised; equal numbers come in any order."""
         by_feature = np.ascontiguousarray(numbers.T.numpy(force=True))
         order = np.argsort(by_feature, axis=1)
         return cls(torch.from_numpy(np.take_along_axis(by_feature, order, axis=1)), torch.from_numpy(order))
 
     def in_middle(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
-        """Per place, the sum of the amounts before its run of equal numbers, plus half the sum over
-        the run.
-        """
+        """At each place, the sum of the amounts before its run of equal numbers, plus half the run's sum."""
         sums = amounts.cumsum(dim=1)
         middle = sums - amounts / 2
         is_tied = (self.numbers[:, 1:] == self.numbers[:, :-1]).any(dim=1)
@@ -117,7 +115,7 @@ class Order(NamedTuple):
         return middle
 
     def placed(self, is_positive: Bool[Tensor, " text"]) -> Placements:
-        """The placements of the texts: see `placements`."""
+        """The placements of the texts; see `placements`."""
         labels = is_positive[self.texts]
         num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
         below_positive = self.in_middle(labels.double())
@@ -127,25 +125,26 @@ class Order(NamedTuple):
         return Placements(by_text[:, is_positive].T, by_text[:, ~is_positive].T)
 
     def places(self) -> Float[Tensor, "feature text"]:
-        """The midrank of each place, minus a half."""
+        """The midrank of each place, minus one half."""
         return self.in_middle(torch.ones_like(self.numbers, dtype=torch.float64))
 
     def by_text(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
-        """Amounts in this order, rearranged to the order of the texts."""
+        """Rearrange amounts from this order to the order of the texts."""
         return torch.empty_like(amounts).scatter_(1, self.texts, amounts)
 
 
 def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Placements:
-    """The placements of all texts, from one sort of each feature.
+    """Compute the placements of all texts from a single sort of each feature.
 
-    The difference between a text's midrank among all texts and within its group, as in Sun & Xu 2014
-    (10.1109/LSP.2014.2337313); both follow from the starts and ends of runs of equal numbers.
+    A placement is the difference between a text's midrank among all texts and its midrank within its group,
+    as in Sun & Xu 2014 (10.1109/LSP.2014.2337313); both midranks follow from the starts and ends of runs of
+    equal numbers.
     """
     return Order.sort(numbers).placed(is_positive)
 
 
 def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
-    """Per place, the start of its run of equal numbers and the start of the next run."""
+    """For each place, the start of its run of equal numbers and the start of the next run."""
     count = ordered.shape[1]
     places = torch.arange(count).expand_as(ordered)
     starts = torch.ones_like(ordered, dtype=torch.bool)
@@ -169,33 +168,32 @@ def _error(placed: Placements) -> tuple[Float[Tensor, " feature"], Float[Tensor,
 
 
 def error_without_variance(num_positive: int, num_negative: int) -> float:
-    """Error for constant placements, as in two groups that do not overlap; NaN if a group has one text.
+    """The error for constant placements, as when two groups do not overlap; NaN if a group has one text.
 
-    Take m pairs without a common text, m the smaller group size, that all agree. By Clopper & Pearson 1934,
-    the share of disagreeing pairs is below 1 - 0.025^(1/m); this bound is 1.96 errors.
+    Take m pairs that have no text in common and all agree, where m is the size of the smaller group. By
+    Clopper & Pearson 1934, the share of disagreeing pairs is below 1 - 0.025^(1/m); this bound is 1.96
+    errors.
     """
     smaller = min(num_positive, num_negative)
     return (1 - ((1 - LEVEL) / 2) ** (1 / smaller)) / QUANTILE if smaller > 1 else nan
 
 
 class RankedFeatures(NamedTuple):
-    """The separation of each feature, and the centred ranks of the texts."""
+    """The separation of the groups by each feature, and the centred ranks of the texts."""
 
     separation: Separation
     ranks: Float[Tensor, "feature text"]
 
 
 def separation(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Separation:
-    """The separation of the texts by each feature; both groups must have a text, and numbers must not
-    be NaN.
-    """
+    """The separation by each feature; both groups must have a text, and no number may be NaN."""
     return ranked_features(numbers, is_positive).separation
 
 
 def ranked_features(
     numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
 ) -> RankedFeatures:
-    """The separation of each feature and, from the same sort, the ranks that permutation tests need."""
+    """The separation by each feature and, from the same sort, the ranks that permutation tests need."""
     step = max(1, BYTES_AT_ONCE // (64 * len(numbers)))
     aurocs, errors, degrees, ranks = [], [], [], []
     for part in torch.split(numbers, step, dim=1):
@@ -205,7 +203,7 @@ def ranked_features(
         error, part_degrees = _error(placed)
         errors.append(error)
         degrees.append(part_degrees)
-        # Centred, so that float32 keeps the differences.
+        # Centred, so that float32 can represent the differences.
         ranks.append(order.by_text((order.places() - len(numbers) / 2).float()))
     every = Separation(torch.cat(aurocs), torch.cat(errors), torch.cat(degrees))
     return RankedFeatures(every, torch.cat(ranks))
@@ -214,7 +212,7 @@ def ranked_features(
 def feature_aurocs(
     numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
 ) -> Float[Tensor, " feature"]:
-    """The AUROC of each feature without its error: both groups are sorted and merged."""
+    """The AUROC of each feature without its error, by sorting and merging both groups."""
     positive, negative = (
         torch.from_numpy(np.sort(np.ascontiguousarray(part.T.numpy(force=True)), axis=1))
         for part in (numbers[is_positive], numbers[~is_positive])
@@ -225,8 +223,8 @@ def feature_aurocs(
 
 
 class PairedDifference(NamedTuple):
-    """Difference of two features' AUROC on the same texts, its standard error (DeLong 1988), and its degrees
-    of freedom.
+    """The difference between two features' AUROCs on the same texts, with its standard error (DeLong 1988)
+    and its degrees of freedom.
     """
 
     difference: float
@@ -234,13 +232,13 @@ class PairedDifference(NamedTuple):
     degrees: float
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval: see `difference_interval`."""
+        """The 95 % interval; see `difference_interval`."""
         return difference_interval(*self)
 
 
 def difference_interval(difference: float, error: float, degrees: float) -> tuple[float, float]:
-    """d -+ t error, clipped to -1 and 1: the 95 % interval of a difference of AUROCs, Student's t of
-    `degrees`.
+    """d -+ t error, clipped to -1 and 1: the 95 % interval of a difference between AUROCs, with Student's t
+    of `degrees`.
     """
     if isnan(error):
         return nan, nan
@@ -251,7 +249,7 @@ def difference_interval(difference: float, error: float, degrees: float) -> tupl
 def paired_difference(
     first: Float[Tensor, " text"], second: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
 ) -> PairedDifference:
-    """The difference of two AUROCs on the same texts, whose placements vary together."""
+    """The difference between two AUROCs on the same texts, whose placements vary together."""
     placed = placements(torch.stack([first, second], dim=1), is_positive)
     differences = Placements(*(part[:, :1] - part[:, 1:] for part in placed))
     error, degrees = _error(differences)
@@ -269,10 +267,10 @@ def largest_by_chance(
     count: int,
     generator: torch.Generator,
 ) -> Float[Tensor, " permutation"]:
-    """The largest |AUROC - 1/2| of all features for each of `count` permutations of the labels within groups.
+    """The largest |AUROC - 1/2| of any feature for each of `count` permutations of labels within groups.
 
-    Groups with a single label exchange labels as a whole. Only the labels move: the centred `ranks` are
-    computed once, and a matrix product sums them (Westfall & Young 1993, maximum statistic).
+    Groups that have only one label exchange labels as a whole. Since only the labels move, the centred
+    `ranks` are computed once and summed by a matrix product (Westfall & Young 1993, maximum statistic).
     """
     num_texts = ranks.shape[1]
     largest = []
@@ -288,10 +286,10 @@ def largest_by_chance(
 def _permuted(
     is_positive: Bool[Tensor, " text"], groups: Int[Tensor, " text"], count: int, generator: torch.Generator
 ) -> Float[Tensor, "permutation text"]:
-    """Labels, 1 for positive, permuted within groups, or between groups that have a single label."""
+    """Labels (1 for positive) permuted within groups, or between groups that have a single label."""
     by_group = groups.argsort(stable=True)
     keys = torch.rand(count, len(groups), generator=generator, dtype=torch.float64)
-    # Sorting by group, then by a random number, permutes within each group.
+    # Sorting by group, and then by a random number, permutes within each group.
     order = (keys[:, by_group] + groups[by_group]).argsort(dim=1)
     labels = torch.empty(count, len(groups))
     labels[:, by_group] = is_positive[by_group].float()[order]
@@ -337,16 +335,14 @@ def hedges_g(
 
 
 class RocCurve(NamedTuple):
-    """Corners of an ROC curve: the shares of each group that a threshold calls positive, from (0, 0) to (1,
-    1).
-    """
+    """The corners of an ROC curve, from (0, 0) to (1, 1): the share of each group that is called positive."""
 
     false_positive_rate: Float[Tensor, " corner"]
     true_positive_rate: Float[Tensor, " corner"]
 
 
 def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> RocCurve:
-    """The rates at each threshold on the scores, the highest first; equal scores are one step."""
+    """The rates at each threshold on the scores, highest threshold first; equal scores form one step."""
     ordered, order = scores.double().sort(descending=True)
     labels = is_positive[order].double()
     is_last = torch.ones_like(ordered, dtype=torch.bool)
@@ -357,14 +353,14 @@ def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
 
 
 class Rates(NamedTuple):
-    """The shares of positive and of negative texts that are called positive."""
+    """The shares of positive texts and of negative texts that are called positive."""
 
     hits: float
     false_alarms: float
 
 
 def call_rates(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
-    """The rates of calls at any threshold."""
+    """The rates of a set of calls, whatever the threshold."""
     return Rates(*(float(is_called[texts].double().mean()) for texts in (is_positive, ~is_positive)))
 
 

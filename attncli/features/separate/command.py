@@ -1,4 +1,4 @@
-"""The `attn separate` command: texts from a file, or from a store that it fills or reads."""
+"""The `attn separate` command, which takes texts from a file, or from a store that it fills or reads."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def run_separate(
     expect: Sequence[str],
     **store_options: Any,
 ) -> int:
-    """Run `attn separate` on texts, which may first be measured into a store or read from one."""
+    """Run `attn separate` on texts, which may first be measured into a store or may come from one."""
     from attncli.system.files import is_store_name
 
     target = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
@@ -104,7 +104,7 @@ def _refuse_unlabelled(settings: Mapping[str, Given], expect: Sequence[str]) -> 
 
 
 def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Given]) -> None:
-    """Print the command that applies the detector that was written."""
+    """Print the command that applies the detector that was just written."""
     file = destination.get("output") or ""
     if file.endswith(".json") and sys.stderr.isatty():
         model = "".join(f" --model {each.value}" for key, each in settings.items() if key == "model")
@@ -112,7 +112,7 @@ def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Give
 
 
 def _measure_texts(path: Path, spec: Any, **store_options: Any) -> int:
-    """Measure every text that the store lacks; texts that the model cannot read are left out."""
+    """Measure every text that is not in the store yet; texts that the model cannot read are left out."""
     from attncli.commands.keeping import keep
     from attncli.features.separate.measured_texts import has_failed, measuring_plan
     from attncli.models.labelled_files import LabelNames, WholeLines

@@ -39,7 +39,8 @@ MOST_DEVIATIONS = 5
 class LinearDetector:
     """score = sum_f w_f (x_f - m_f) / s_f + b over some features; a text above the threshold is positive.
 
-    `places` are the columns of the features in their table. `penalty` is the C of a regression, or 0.
+    `places` has the columns of the features in their table. `penalty` is the C of a regression, or 0 for
+    other detectors.
     """
 
     places: Sequence[int]
@@ -64,15 +65,13 @@ class LinearDetector:
         return replace(self, threshold=best_threshold(self.scores(numbers), is_positive))
 
     def in_places(self, places: Sequence[int]) -> "LinearDetector":
-        """The same detector for a wider table, whose columns `places` are the columns of the old one."""
+        """The same detector for a wider table, in which the old table's columns are the columns `places`."""
         return replace(self, places=[places[place] for place in self.places])
 
 
 @dataclass(frozen=True)
 class TextsToFit:
-    """Features, labels and parts of the texts that a detector is fitted to; the parts are for nested
-    folds.
-    """
+    """The features, labels and parts of the texts to fit a detector to; nested folds use the parts."""
 
     numbers: Float[Tensor, "text feature"]
     is_positive: Bool[Tensor, " text"]
@@ -90,15 +89,15 @@ Fit = Callable[[TextsToFit], LinearDetector]
 
 
 def signed_feature(place: int, sign: float) -> LinearDetector:
-    """One feature, or its negative."""
+    """A detector that is one feature, or its negative."""
     ones = torch.ones(1, dtype=torch.float64)
     return LinearDetector([place], sign * ones, 0 * ones, ones)
 
 
 def best_feature(texts: TextsToFit) -> LinearDetector:
-    """The feature whose AUROC is the farthest from a half, in its direction.
+    """The feature whose AUROC is farthest from one half, used in its direction.
 
-    With many texts, the best 50 features on 2,000 random texts are compared on all texts.
+    If there are many texts, the 50 best features on 2,000 random texts are compared on all texts.
     """
     places = torch.arange(texts.numbers.shape[1])
     if len(texts.is_positive) > MOST_RANKED and len(places) > NUM_LISTED:
@@ -110,11 +109,12 @@ def best_feature(texts: TextsToFit) -> LinearDetector:
 
 
 def distracted_heads(texts: TextsToFit) -> LinearDetector:
-    """Less weight on the instruction, averaged over the heads that an attack distracts.
+    """A low weight on the instruction, averaged over the heads that an attack distracts.
 
     A head is selected if mean(plain) - mean(attack) > k (std(plain) + std(attack)), for the largest k of 5,
-    4, ... 0 that any head reaches; if none does, the head with the largest difference. Hung et al. 2024
-    (2411.00348), equation 3; standard deviations are the population's, as in their program.
+    4, ... 0 that any head reaches; if none does, the head with the largest difference is selected. Hung et
+    al. 2024 (2411.00348), equation 3; the standard deviations are those of a population, as in the authors'
+    program.
     """
     plain, attack = (
         part.double() for part in (texts.numbers[~texts.is_positive], texts.numbers[texts.is_positive])
@@ -157,11 +157,12 @@ def logistic_regression(texts: TextsToFit) -> LinearDetector:
 
 
 def sparse_regression(texts: TextsToFit) -> LinearDetector:
-    """An L1 logistic regression on all standardised features; nested folds choose its C.
+    """An L1 logistic regression on all standardised features; C is chosen by nested folds.
 
-    Of the strengths that separate the inner held-out texts equally well, the one with the fewest features
-    wins. The threshold is midway between the mean held-out scores of both labels, in standard deviations of
-    the training scores: training scores separate too well, and each regression has its own scale.
+    Of the penalties that separate the inner held-out texts equally well, the one with the fewest features is
+    chosen. The threshold is midway between the mean held-out scores of both labels, in standard deviations of
+    the training scores, because training scores separate the labels too well and each regression has its own
+    scale.
     """
     aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     some = _some(texts, MOST_CHOOSING)
@@ -190,7 +191,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
 def _standardised(
     detector: LinearDetector, choosing: TextsToFit, held_out: TextsToFit
 ) -> Float[Tensor, " text"]:
-    """Scores in standard deviations of the training scores; 0 if these are constant."""
+    """Scores in standard deviations of the training scores, or 0 if the training scores are constant."""
     fitted = detector.scores(choosing.numbers)
     deviation = float(fitted.std(correction=0))
     return (detector.scores(held_out.numbers) - fitted.mean()) / (deviation or 1.0)
@@ -201,7 +202,7 @@ def _has_both(is_positive: Bool[Tensor, " text"]) -> bool:
 
 
 def _some(texts: TextsToFit, most: int) -> TextsToFit:
-    """At most `most` of the texts, at random."""
+    """At most `most` of the texts, chosen at random."""
     count = len(texts.is_positive)
     if count <= most:
         return texts
@@ -211,7 +212,7 @@ def _some(texts: TextsToFit, most: int) -> TextsToFit:
 
 
 def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
-    """Three parts of the texts, made of whole outer parts if there are enough."""
+    """Divide the texts into three parts, made of whole outer parts if there are enough of them."""
     numbers: Tensor = torch.unique(texts.parts, return_inverse=True)[1]
     if int(numbers.max()) + 1 < NUM_INNER:
         return dealt(texts.is_positive, NUM_INNER, texts.generator)
@@ -242,7 +243,7 @@ def _sparse(texts: TextsToFit, strength: float) -> LinearDetector:
 
 @dataclass(frozen=True)
 class StandardFeatures:
-    """Standardised features, with a column of ones at the end for the intercept."""
+    """Standardised features, and a final column of ones for the intercept."""
 
     numbers: Float[Tensor, "text feature"]
     means: Float[Tensor, " feature"]
@@ -264,7 +265,7 @@ class StandardFeatures:
         return cls(numbers, means, scales, rounded)
 
     def columns(self, places: Int[Tensor, " chosen"]) -> Float[Tensor, "text chosen"]:
-        """Some of the columns in float64."""
+        """Some of the columns, in float64."""
         columns = torch.ones(len(self.numbers), len(places), dtype=torch.float64)
         is_feature = places < len(self.means)
         features = places[is_feature]
@@ -278,10 +279,10 @@ def lasso_logistic(
 ) -> Float[Tensor, " column"]:
     """argmin_w |w|_1 + C sum_i log(1 + exp(-y_i x_i w)), y = -+1, as liblinear in scikit-learn, C = penalty.
 
-    Newton steps: each minimises a quadratic plus |w|_1 over the columns with a weight and the columns whose
-    gradient exceeds the penalty (Yuan, Ho & Lin 2012, newGLMNET, but with matrix products instead of
-    coordinates: a few hundred columns of thousands of texts). Ends when every column meets the
-    Karush-Kuhn-Tucker conditions.
+    Each Newton step minimises a quadratic plus |w|_1 over the columns that have a weight or whose gradient
+    exceeds the penalty (Yuan, Ho & Lin 2012, newGLMNET, but with matrix products instead of coordinates, for
+    a few hundred columns of thousands of texts). The steps end when every column meets the Karush-Kuhn-Tucker
+    conditions.
     """
     signs = torch.where(is_positive, 1.0, -1.0).double()
     weights = torch.zeros(standard.rounded.shape[1], dtype=torch.float64)
@@ -314,11 +315,11 @@ def _quadratic_minimum(
     slopes: Float[Tensor, " chosen"],
     start: Float[Tensor, " chosen"],
 ) -> Float[Tensor, " chosen"]:
-    """Approximates argmin_z slopes (z - start) + (z - start) H (z - start) / 2 + |z|_1.
+    """Approximate argmin_z slopes (z - start) + (z - start) H (z - start) / 2 + |z|_1.
 
-    Proximal gradients (FISTA, Beck & Teboulle 2009, restarted when a step goes back) determine the zeros and
-    the signs of the other weights. Given these, the minimum solves a linear system; its solution is used if
-    it has the same signs, and final if the zeros are right.
+    Proximal gradients (FISTA, Beck & Teboulle 2009, restarted when a step goes backwards) determine the zeros
+    and the signs of the other weights. Given these, the minimum solves a linear system; its solution is used
+    if it has the same signs, and it is final if the zeros are right.
     """
     curvature = curvature + RIDGE * curvature.diagonal().mean() * torch.eye(
         len(curvature), dtype=torch.float64
@@ -356,7 +357,7 @@ def _step_length(
     scores: Float[Tensor, " text"],
     penalty: float,
 ) -> float:
-    """The largest of 1, 1/2, 1/4, ... that lowers the objective by Armijo's rule; 0 if none does."""
+    """The largest of 1, 1/2, 1/4, ... that lowers the objective by Armijo's rule, or 0 if none does."""
 
     def minimised(length: float) -> Tensor:
         losses = torch.nn.functional.softplus(-signs * (scores + length * along))
@@ -371,9 +372,9 @@ def _step_length(
 def bag_of_words_scores(
     words: Sequence[str], is_positive: Bool[Tensor, " text"], choosing: Bool[Tensor, " text"]
 ) -> Float[Tensor, " text"]:
-    """The scores of all texts by a logistic regression on the words of the `choosing` texts.
+    """Score all texts by a logistic regression on the words of the `choosing` texts.
 
-    scikit-learn's CountVectorizer with lower-case words and single punctuation marks, and C = 1.
+    scikit-learn's CountVectorizer with lower-case words and single punctuation marks; C = 1.
     """
     from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
 

@@ -1,4 +1,4 @@
-"""Library functions that separate two groups of texts, and apply the resulting detectors."""
+"""Library functions that separate two groups of texts, and that apply the resulting detectors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -78,13 +78,14 @@ def separate(
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> SeparatedTexts:
-    """Find the heads that separate texts by a label, tested on held-out groups.
+    """Find the heads that separate texts by a label, and test them on held-out groups.
 
-    `texts` is a file (CSV, JSON Lines) or mappings, with text, a column `label` of two values (`kind=attack`
-    names the positive one) and, optionally, instruction, document and answer. With these parts, the
-    statistics include the weight that the answer's rows, or the last row, have on each part, and on passages
-    marked in the text as <<...>>. The groups of the column `hold_out` are held out in turn. Raises UserError
-    for labels or groups that do not fit, and without scikit-learn. See `SeparatedTexts`.
+    `texts` is a file (CSV, JSON Lines) or mappings, with text, a column `label` that has two values
+    (`kind=attack` names the positive one) and, optionally, instruction, document and answer. With these
+    parts, the statistics include the weight that the answer's rows, or the last row, have on each part, and
+    on passages marked in the text as <<...>>. The groups in the column `hold_out` are held out in turn.
+    Raises UserError for labels or groups that do not fit, and if scikit-learn is missing. See
+    `SeparatedTexts`.
     """
     from attncli.features.separate.text_features import feature_table
 
@@ -99,7 +100,7 @@ def separate(
 
 
 class Separating(NamedTuple):
-    """Options of the search for separating features: see `separate`."""
+    """Options of the search for features that separate texts; see `separate`."""
 
     hold_out: str = ""
     permutations: int = 1000
@@ -135,7 +136,7 @@ def _separate_table(
 def with_map(
     pretrained: Pretrained, result: SeparatedTexts, texts: Iterable[LabelledText], reader: LabelledReader
 ) -> SeparatedTexts:
-    """The result, with maps of the strongest head in the misclassified texts farthest from the threshold."""
+    """Add the strongest head's maps for the misclassified texts that are farthest from the threshold."""
     by_line = {text.line.line: text for text in texts}
     maps: list[MapOfText] = []
     for row in result.wrong[:NUM_MAPS]:
@@ -149,9 +150,9 @@ def with_map(
 
 
 class TextRows(NamedTuple):
-    """Texts that were measured earlier: their columns, as `separate` takes them, and their statistics.
+    """Texts that were measured earlier: their columns, as passed to `separate`, and their statistics.
 
-    `features` are (stack, layer, head, statistic).
+    `features` has (stack, layer, head, statistic).
     """
 
     columns: Sequence[Mapping[str, object]]
@@ -172,8 +173,8 @@ def separate_measured(
 ) -> SeparatedTexts:
     """Separate texts that were measured earlier; see `separate`.
 
-    The model reads the texts again, without a run: `pretrained` may lack weights, unless `draws` requests the
-    map of a head.
+    The texts are tokenized again, but the model does not run, so `pretrained` may lack weights unless `draws`
+    asks for a head's map.
     """
     from attncli.features.separate.text_features import FeatureTable, HeadFeature, without_gaps
 
@@ -203,9 +204,7 @@ def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> R
 
 
 class MeasuredTexts(NamedTuple):
-    """Statistics of texts that ran together: of heads, and losses; `unshown` names the layers without
-    statistics.
-    """
+    """Head statistics and losses of texts that ran together; `unshown` names layers without statistics."""
 
     features: Sequence[tuple[str, int, int, str]]
     numbers: Float[Tensor, "text feature"]
@@ -214,7 +213,7 @@ class MeasuredTexts(NamedTuple):
 
 
 def measure_texts(pretrained: Pretrained, readings: Sequence[Reading]) -> MeasuredTexts:
-    """Measure the statistics that `separate` needs on texts of equal lengths."""
+    """Measure the statistics that `separate` needs on texts of equal length."""
     from attncli.features.separate.text_features import FeatureRun
 
     run = FeatureRun(pretrained, with_loss=pretrained.predicts == "next")
@@ -231,7 +230,7 @@ def _progress_part(
 
 
 def weights_digest(pretrained: Pretrained) -> str:
-    """The SHA-256 of a model's weights: of its files, or else of its parameters."""
+    """The SHA-256 of a model's weights, from its files if there are any, otherwise from its parameters."""
     if isinstance(pretrained.source, str) and Path(pretrained.source).exists():
         digests = [content_digest(file) for file in sorted(weight_files(Path(pretrained.source)))]
         if digests:
@@ -246,10 +245,10 @@ def weights_digest(pretrained: Pretrained) -> str:
 
 @checked
 def read_detector(file: FilePath, model: Model) -> Detector:
-    """Open the detector in a report from `attn separate -o detector.json`, for the model it was fitted to.
+    """Open the detector in a report by `attn separate -o detector.json`, for the model it was fitted to.
 
-    `detector.score("a text")` is positive above `detector.threshold`. Raises UserError for a file without a
-    detector, and for another model.
+    A text is positive if `detector.score("a text")` is above `detector.threshold`. Raises UserError for a
+    file without a detector, and for another model.
     """
     fitted, weights, held_out, fitted_to = _read(Path(fspath(file)))
     pretrained = model if isinstance(model, Pretrained) else open_model(model)
@@ -304,9 +303,7 @@ def _check_number(file: Path, name: str, value: object) -> None:
 
 
 def _held_out_line(statistics: Any) -> str:
-    """A line such as `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`; empty if the report
-    lacks it.
-    """
+    """A line such as `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`, or "" without the numbers."""
     try:
         held_out = statistics["held_out"]
         interval = (
@@ -320,7 +317,7 @@ def _held_out_line(statistics: Any) -> str:
 
 
 def _fitted_digests(statistics: Any) -> frozenset[str]:
-    """The digests of the texts in a report; empty if it lacks them."""
+    """The digests of the texts in a report; empty if the report has none."""
     try:
         return frozenset(str(row["digest"]) for row in statistics["predictions"])
     except (KeyError, TypeError):
@@ -339,10 +336,10 @@ def apply_detector(
 ) -> AppliedDetector:
     """Apply the detector in a report to texts: a file (CSV, JSON Lines) or mappings with text.
 
-    With `label`, as in `separate`, the result also has the AUROC, hits and false alarms; in the detector's
-    own label column, its positive value stays positive. Raises UserError for another model, for the
-    detector's negative value as the positive one, and for texts without the parts that the detector was
-    fitted to.
+    With `label`, as in `separate`, the result also has the AUROC, hits and false alarms; if that is the
+    detector's own label column, its positive value stays positive. Raises UserError for another model, if
+    `label` names the detector's negative value as the positive one, and for texts that lack the parts that
+    the detector was fitted to.
     """
     with in_use(model) as pretrained:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)

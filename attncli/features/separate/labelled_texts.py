@@ -1,4 +1,4 @@
-"""Reading labelled texts: the parts of each, one after the other."""
+"""Read labelled texts, whose parts follow one another."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from attncli.records.token_ids import TokenIds
 
 @dataclass(frozen=True, kw_only=True)
 class PartedReading(Reading):
-    """A reading with the tokens of each part, the end of the context and the length of the answer.
+    """A reading with each part's tokens, the end of the context, and the length of the answer.
 
-    The context ends with the last part before the answer; it excludes what a chat template adds after that.
-    `num_answer` counts the tokens of the answer, which are the last ones.
+    The context ends with the last part before the answer, and does not include what a chat template adds
+    after that part. `num_answer` is the number of tokens in the answer, which come last.
     """
 
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -33,12 +33,12 @@ class PartedReading(Reading):
 
     @property
     def rows(self) -> range:
-        """The queries that are measured: those that wrote the answer, or the last one."""
+        """The queries that are measured: those that wrote the answer or, without an answer, the last one."""
         stop = len(self.text.ids) - (self.num_answer > 0)
         return range(stop - max(1, self.num_answer), stop)
 
     def mask(self, part: str, num_keys: int) -> Bool[Tensor, " key"]:
-        """A mask of the keys of a part."""
+        """A mask of the keys that belong to a part."""
         mask = torch.zeros(num_keys, dtype=torch.bool)
         mask[[*self.places.get(part, ())]] = True
         return mask
@@ -49,15 +49,13 @@ FRAMES: WeakKeyDictionary[Any, dict[tuple[str, ...], list[str]]] = WeakKeyDictio
 
 
 class LabelledReader:
-    """Reads texts with their parts; a chat template is only rendered for the first text."""
+    """Reads texts with their parts; a chat template is rendered only for the first text."""
 
     def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
         self.pretrained, self.truncate = pretrained, truncate
 
     def read(self, text: LabelledText) -> Reading:
-        """Read a plain text like a survey, other texts by parts. Raises UserError for texts that do
-        not fit.
-        """
+        """Read a plain text as a survey does, and other texts by parts. Raises UserError for unfit texts."""
         plain, marked = without_marks(text.line.text)
         if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
             return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
@@ -95,7 +93,7 @@ class LabelledReader:
         answer: list[int] = []
         if "answer" in parts:
             if not is_chat:
-                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], which must come last
+                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], which must be the last token
                     ids, spans = ids[:-1], spans[:-1]
             answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
             if not answer:
@@ -111,11 +109,10 @@ class LabelledReader:
         return PartedReading(read, places=places, context_end=last + 1, num_answer=len(answer))
 
     def _in_chat(self, parts: Mapping[str, str]) -> SourcedText:
-        """The instruction as the system message and the rest as the user message, in the model's chat
-        template.
+        """Put the instruction in the system message and the rest in the user message of a chat template.
 
-        A template is rendered for the first text with these parts, and once more to check that it is
-        independent of their contents.
+        The template is rendered for the first text with these parts, and once more to check that the result
+        does not depend on their contents.
         """
         key, frames = (*parts,), FRAMES.setdefault(self.pretrained.tokenizer, {})
         if key not in frames:
@@ -135,7 +132,7 @@ class LabelledReader:
 
 
 def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[Passage]]:
-    """Insert parts between the pieces of a frame; returns the text and the place of each part."""
+    """Insert parts between the pieces of a frame, and return the text and the place of each part."""
     text, sources = pieces[0], list[Passage]()
     for (part, content), piece in zip(parts.items(), pieces[1:], strict=True):
         sources.append(Passage(part, len(text), len(text) + len(content)))
@@ -144,6 +141,6 @@ def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[
 
 
 def _joined(parts: Mapping[str, str]) -> SourcedText:
-    """The parts with a blank line between them."""
+    """Join the parts with a blank line between them."""
     text, sources = _filled(["", *["\n\n"] * (len(parts) - 1), ""], parts)
     return SourcedText(text, tuple(sources))

@@ -1,4 +1,4 @@
-"""Labelled texts that a store has measured, which `attn separate` reads instead of running a model."""
+"""Labelled texts whose measurements are in a store, so that `attn separate` need not run a model."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ TextParts = tuple[tuple[str, str], ...]
 
 
 def measuring_plan(spec: SeparateSpec, file: WholeLines) -> Plan:
-    """The plan that measures each text of a file separately."""
+    """The plan for measuring each text of a file separately."""
     settings = {name: getattr(spec, name) for name in SHARED}
     return plan_texts(MeasuredTextSpec(**settings), "attn separate", file)
 
@@ -47,10 +47,10 @@ def store_report(
     draws: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Report:
-    """Separate the texts that a store has measured; the model only runs for maps, if `draws` is set.
+    """Separate the texts that were measured into a store; the model runs only for maps, if `draws` is set.
 
-    Their labels are in the store if `texts` names it; otherwise in the file `texts`, whose texts the store
-    has surveyed. Raises UserError if texts or labels are missing.
+    If `texts` names the store, the labels are in the store; otherwise, they are in the file `texts`, whose
+    texts were surveyed into the store. Raises UserError if texts or labels are missing.
     """
     label, stored = spec.label, stored_texts(path, spec)
     assert label is not None, "checked by the spec"
@@ -69,7 +69,7 @@ def store_report(
 
 
 def _reading_model(spec: SeparateSpec, *, draws: bool) -> Pretrained:
-    """The model, without its weights if nothing runs and the model is on this machine."""
+    """The model, without its weights if it is on this machine and does not have to run."""
     source = spec.model_source()
     assert source is not None, "a default model ships with attn"
     if draws or model_on_disk(source, allow_download=spec.allow_download) is None:
@@ -79,7 +79,7 @@ def _reading_model(spec: SeparateSpec, *, draws: bool) -> Pretrained:
 
 
 class StoredTexts(NamedTuple):
-    """The texts of a store, the settings with which they were measured, and notes."""
+    """The texts in a store, the settings with which they were measured, and notes."""
 
     rows: TextRows
     settings: dict[str, Any]
@@ -87,7 +87,7 @@ class StoredTexts(NamedTuple):
 
 
 def stored_texts(path: Path, spec: SeparateSpec) -> StoredTexts:
-    """The texts of a store that `spec.texts` names, or the texts of its file that the store has measured."""
+    """The texts of a store that `spec.texts` names, or of a file whose texts were measured into a store."""
     with reading(path) as reader:
         number, settings = _measured_settings(path, reader)
         texts = reader.texts(number)
@@ -126,13 +126,13 @@ UNREADABLE = "texts: "
 
 
 def has_failed(path: Path) -> bool:
-    """True if a run failed for a reason other than an unreadable text."""
+    """True if a run failed for any reason but an unreadable text."""
     with reading(path) as reader:
         return any(not failed.error.startswith(UNREADABLE) for failed in reader.failed())
 
 
 def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
-    """The number of failed texts, with the reason for the first."""
+    """The number of texts that failed, with the reason for the first failure."""
     runs = [*failed]
     if runs:
         are = "is" if len(runs) == 1 else "are"
@@ -141,9 +141,7 @@ def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
 
 
 def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]:
-    """The number and settings of the only text survey in a store. Raises UserError if there is not exactly
-    one.
-    """
+    """The number and settings of a store's text survey. Raises UserError unless there is exactly one."""
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
@@ -164,8 +162,8 @@ def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]
 
 
 class StoredNumbers(NamedTuple):
-    """The statistics of the runs of a store, with losses in the last column; by run number, the row and the
-    label (id or line) of each text.
+    """The statistics from the runs in a store, with losses in the last column, and, by run number, each
+    text's row and label (id or line).
     """
 
     features: list[FeatureColumn]
@@ -201,7 +199,7 @@ def _numbers(reader: Reader, number: int) -> StoredNumbers:
 
 
 def _loss_and_features(columns: StoredColumns) -> tuple[dict[FeatureColumn, int], int | None]:
-    """The columns of head statistics, and the column of the loss."""
+    """The columns of head statistics, and the column that has the loss."""
     features = {
         (number.stack, layer, head, number.statistic): place
         for number, place, layer, head in parse_survey_columns(columns).all_weights
@@ -223,7 +221,7 @@ def _text_parts(text: str, line: str | None, *, is_survey: bool) -> TextParts:
 
 
 def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:
-    """Raise UserError if a store lacks the labels, or the groups to hold out."""
+    """Raise UserError if a store does not have the labels or the groups to hold out."""
     names = dict.fromkeys(name for row in rows for name in row)
     assert spec.label is not None, "checked by the spec"
     for key, name in (("label", LabelNames.of(spec.label).column), ("hold_out", spec.hold_out)):
@@ -240,7 +238,7 @@ def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:
 def _file_texts(
     path: Path, spec: SeparateSpec, places: Mapping[TextParts, int], *, is_survey: bool
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """The columns of each text of a file, and the row of its statistics."""
+    """Yield the columns of each text in a file, and the row that has its statistics."""
     assert spec.label is not None, "checked by the spec"
     with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
         file.count()

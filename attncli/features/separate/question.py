@@ -50,7 +50,7 @@ LABEL_HELP = "the column of labels, which has two values; `kind=attack` makes at
 
 
 class LabelledTextsSpec(ModelSpec):
-    """Settings that all forms of `attn separate` share."""
+    """Settings shared by all forms of `attn separate`."""
 
     experiment = "separate"
     title = "Separating two groups of texts"
@@ -157,7 +157,7 @@ def read(spec: MeasuredTextSpec, texts: Texts, pretrained: "Pretrained", generat
 def values_each(
     specs: Sequence[MeasuredTextSpec], readings: "Sequence[Reading]", pretrained: "Pretrained"
 ) -> "tuple[ValueTable, Mapping[str, str]]":
-    """The statistics of texts of equal lengths, and the versions that measured them."""
+    """The statistics of texts of equal length, and the versions with which they were measured."""
     import numpy as np
 
     from attncli.core.runtime import versions
@@ -179,7 +179,7 @@ def values_each(
 def report_many(
     spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report on the texts of a file."""
+    """Build the report on the texts of a file."""
     from attncli.features.separate.door import separate
 
     assert spec.label is not None
@@ -203,7 +203,7 @@ def separation_report(
     from attncli.runs.report_parts import build_report
 
     tensors = {} if result.weights is None else {"weights": result.weights}
-    # Centred at chance, so that colours diverge from there.
+    # Centred at chance, so that the colours diverge from there.
     tensors |= {
         f"{ABOVE_CHANCE} {stack}".strip(): replace(grid, values=grid.values - 0.5)
         for stack, grid in result.heads.grids("auroc").items()
@@ -221,7 +221,7 @@ def _strongest_head(result: "SeparatedTexts") -> str:
 
 
 def page_reports(report: Report) -> Iterator[Report]:
-    """The page's reports: the result without a map, then each misclassified text with its map."""
+    """Yield the reports of the page: the result without a map, then each misclassified text with its map."""
     from attncli.features.separate.results import SeparatedTexts
     from attncli.records.columns import UntypedResult
 
@@ -262,7 +262,7 @@ BASELINES = {
 
 
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
-    """A sentence on whether the heads improve on the baselines, on held-out groups."""
+    """A sentence on whether the heads do better than the baselines on held-out groups."""
     held_out, best = result.held_out, result.best_baseline()
     name = BASELINES.get(best.detector, best.detector)
     alone = f"{name[0].upper()}{name[1:]} alone"
@@ -315,7 +315,7 @@ def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
 def report_detected(
     spec: DetectedTextsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report of a detector applied to a file of texts."""
+    """Build the report on a detector that is applied to a file of texts."""
     from attncli.features.separate.door import apply_detector
     from attncli.runs.report_parts import build_report
 

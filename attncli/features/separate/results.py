@@ -9,11 +9,11 @@ from attncli.records.values import NamedTensor
 
 
 class HeldOutAuroc(Record):
-    """The sparse regression over all heads on held-out groups, with the best baseline without attention.
+    """The sparse regression over all heads on held-out groups, and the best baseline that ignores attention.
 
-    `auroc` is the mean over the groups with its 95 % interval, `lowest` the AUROC of the worst group.
+    `auroc` is the mean over the groups with its 95 % interval, and `lowest` is the AUROC of the worst group.
     `difference` is `auroc` minus the `baseline`'s, on the same texts. `hits` and `false_alarms` are the
-    shares of positive and of negative held-out texts that it calls positive.
+    shares of positive and of negative held-out texts that the regression calls positive.
     """
 
     auroc: float | None
@@ -32,7 +32,8 @@ class DetectorAuroc(Record):
     """A detector, with its mean AUROC over held-out groups; `kind` is attention or baseline.
 
     The interval covers the texts of these groups. `choosing` is its AUROC on the texts that it was fitted to,
-    `num_features` its number of features when fitted to all texts. `difference` is to the best baseline.
+    and `num_features` is its number of features when fitted to all texts. `difference` is its difference from
+    the best baseline.
     """
 
     detector: str
@@ -49,7 +50,7 @@ class DetectorAuroc(Record):
 
 
 class GroupAuroc(Record):
-    """AUROC of a detector on a group that it was not fitted to, with DeLong's 95 % interval."""
+    """The AUROC of a detector on a group that it was not fitted to, with DeLong's 95 % interval."""
 
     detector: str
     group: str
@@ -63,7 +64,8 @@ class GroupAuroc(Record):
 class SeparatingFeature(Record):
     """A statistic of a head over all texts: P(positive > negative), with DeLong's 95 % interval.
 
-    `p_value` is corrected for all heads and statistics by permuting labels. `effect_size` is Hedges' g.
+    `p_value` is corrected for the number of heads and statistics by permuting labels. `effect_size` is
+    Hedges' g.
     """
 
     stack: str
@@ -78,7 +80,7 @@ class SeparatingFeature(Record):
 
 
 class SeparatingHead(Record):
-    """A head with the statistic whose AUROC is the farthest from a half; see `SeparatingFeature`."""
+    """A head, with its statistic whose AUROC is farthest from one half; see `SeparatingFeature`."""
 
     stack: str
     layer: int = column(is_kept=False)
@@ -92,10 +94,10 @@ class SeparatingHead(Record):
 
 
 class TextScore(Record):
-    """Prediction of the sparse regression for a held-out text: positive above the threshold.
+    """The sparse regression's prediction for a held-out text, which is positive above the threshold.
 
     `margin` is the score minus the threshold, in standard deviations of the training scores. `digest` is the
-    beginning of the SHA-256 of its words, by which a detector recognises its training texts.
+    beginning of the SHA-256 of the text's words, by which a detector recognises its training texts.
     """
 
     text: int
@@ -110,10 +112,10 @@ class TextScore(Record):
 
 
 class FittedDetector(Record):
-    """A detector that was fitted to all texts, with all that is needed to apply it.
+    """A detector that was fitted to all texts, with everything that is needed to apply it.
 
-    `digest` is the SHA-256 of the model's weights, `measured_on` the name of the texts. A text with a score
-    above the threshold is called `positive`.
+    `digest` is the SHA-256 of the model's weights, and `measured_on` is the name of the texts. A text whose
+    score is above the threshold is called `positive`.
     """
 
     detector: str
@@ -130,7 +132,7 @@ class FittedDetector(Record):
 
 
 class DetectorWeight(Record):
-    """The weight of a feature in a detector: score = sum w (x - mean) / scale + intercept."""
+    """A feature's weight in a detector: score = sum w (x - mean) / scale + intercept."""
 
     detector: str
     stack: str
@@ -143,10 +145,9 @@ class DetectorWeight(Record):
 
 
 class RocOfGroup(Record):
-    """ROC curve of a detector on a group that it was not fitted to: both rates at the same points.
+    """The ROC curve of a detector on a group that it was not fitted to: both rates at fixed points.
 
-    `curve` is the group, followed by a comma and the detector if that is a baseline; the first curve is
-    chance.
+    `curve` is the name of the group and, for a baseline, a comma and the detector; the first curve is chance.
     """
 
     curve: str
@@ -169,12 +170,13 @@ class MapOfText(NamedTuple):
 class SeparatedTexts(Result):
     """Heads that separate two groups of texts, tested on held-out groups.
 
-    `held_out` has the regression over all heads, `detectors` and `by_group` every detector, `predictions` the
-    regression's prediction of each text, `curves` its ROC curves and those of the best baseline. `heads` has
-    one row per head, `strongest` the best features, `features` one row per head and statistic. `fitted` and
-    `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
-    the map of the strongest head in the misclassified text farthest from the threshold, `tokens` that text's
-    tokens; `maps` has the maps of the first misclassified texts.
+    `held_out` has the regression over all heads; `detectors` and `by_group` have every detector;
+    `predictions` has the regression's prediction for each text; and `curves` has its ROC curves and those of
+    the best baseline. `heads` has one row per head, `strongest` has the best features, and `features` has one
+    row per head and statistic. `fitted` and `coefficients` describe the detectors fitted to all texts, which
+    `attncli.read_detector` opens. `weights` is the map of the strongest head in the misclassified text
+    farthest from the threshold, and `tokens` has that text's tokens; `maps` has the maps of the first
+    misclassified texts.
     """
 
     compares: ClassVar[bool] = True
@@ -202,18 +204,18 @@ class SeparatedTexts(Result):
     notes: tuple[str, ...] = ()
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
-        """Adds the maps, for pages; see `Result.in_report`."""
+        """Add the maps for pages; see `Result.in_report`."""
         result = super().in_report(tensors)
         return replace(result, maps=self.maps) if isinstance(result, SeparatedTexts) else result
 
     def best_baseline(self) -> DetectorAuroc:
-        """The best of the detectors that need no attention."""
+        """The best of the detectors that ignore attention."""
         baselines = [row for row in self.detectors if row.kind == BASELINE]
         return max(baselines, key=lambda row: row.auroc or 0.0)
 
     @property
     def attention_adds(self) -> bool:
-        """True if the interval of the regression's difference to the best baseline is above 0."""
+        """True if the interval of the regression's difference from the best baseline is above 0."""
         lower = self.held_out.difference_lower
         return lower is not None and lower > 0
 
@@ -222,10 +224,10 @@ ATTENTION, BASELINE = "attention", "baseline"
 
 
 class MeasuredDetector(Record):
-    """Performance of a detector on labelled texts: AUROC with DeLong's 95 % interval, and rates of hits and
-    false alarms.
+    """A detector's performance on labelled texts: its AUROC with DeLong's 95 % interval, and its rates of
+    hits and false alarms.
 
-    Texts that share one label have only one of the rates.
+    Texts that all have the same label have only one of the rates.
     """
 
     auroc: float | None = column(is_needed=False)
@@ -236,8 +238,8 @@ class MeasuredDetector(Record):
 
 
 class AppliedScore(Record):
-    """A detector's prediction for a text: `predicted` is a value of the label, `margin` the score minus the
-    threshold.
+    """A detector's prediction for a text: `predicted` is a value of the label, and `margin` is the score
+    minus the threshold.
     """
 
     text: int
@@ -250,7 +252,7 @@ class AppliedScore(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AppliedDetector(Result):
-    """Predictions of a fitted detector and, for labelled texts, its performance in `measured`."""
+    """The predictions of a fitted detector and, for labelled texts, its performance in `measured`."""
 
     compares: ClassVar[bool] = True
 

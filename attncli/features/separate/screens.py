@@ -1,4 +1,4 @@
-"""The first screens of `separate`: detectors on held-out groups, then heads; a detector applied to texts."""
+"""The first screens of `separate`: detectors on held-out groups and heads, or a detector applied to texts."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,7 @@ def _title(report: Report) -> str:
 
 
 def _verdict(report: Report, display: Display) -> Iterator[str]:
-    """The verdict on whether the heads improve on the baselines."""
+    """The verdict on whether the heads do better than the baselines."""
     if report.about:
         yield plain_text(f"separate: {report.about[0].lower()}{report.about[1:]}")
 
@@ -57,7 +57,7 @@ def _over_baseline(row: DetectorAuroc) -> str:
 
 
 def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
-    """One column per group, with intervals if there is room; the worst group if there is no room for all."""
+    """One column per group, with intervals if there is room; only the worst group if not all fit."""
     result = report.result_of(SeparatedTexts)
     names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
     cells = {(row.detector, row.group): row for row in result.by_group}
@@ -158,13 +158,13 @@ def _applied_title(report: Report) -> str:
 
 
 def _measured(report: Report, display: Display) -> Iterator[str]:
-    """Performance of the detector, if the texts have labels."""
+    """The performance of the detector, if the texts have labels."""
     if report.result_of(AppliedDetector).measured:
         yield plain_text(report.about)
 
 
 def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Next steps that apply to scores, which have no detector and no groups."""
+    """The next steps that apply to scores, which have no detector and no groups."""
     return tuple(step for step in steps if step == "-o page.html")
 
 

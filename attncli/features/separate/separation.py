@@ -1,4 +1,4 @@
-"""Finding heads that separate two groups of texts, and testing detectors on held-out groups."""
+"""Find heads that separate two groups of texts, and test detectors on held-out groups."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ START = 60
 
 
 class Measured(NamedTuple):
-    """Sources of a detector: a model, the SHA-256 of its weights, the values of the label, a file."""
+    """What a detector comes from: a model, the SHA-256 of its weights, the label's values, and a file."""
 
     model: str = ""
     digest: str = ""
@@ -112,7 +112,7 @@ def separated(
 ) -> SeparatedTexts:
     """Separate labelled texts by their features; the groups of the texts are held out in turn.
 
-    Raises UserError for groups that cannot be held out, and without scikit-learn.
+    Raises UserError for groups that cannot be held out, and if scikit-learn is missing.
     """
     generator = torch.Generator().manual_seed(seed)
     groups = [text.group for text in table.texts]
@@ -160,11 +160,11 @@ def separated(
 
 
 def ignore_progress(_: float) -> None:
-    """No-op progress callback."""
+    """A progress callback that does nothing."""
 
 
 def _same_texts(table: FeatureTable, parts: NamedParts) -> Iterator[str]:
-    """A note on texts that occur in several of the held-out groups."""
+    """A note on texts that occur in more than one of the held-out groups."""
     parts_by_text = dict[str, set[int]]()
     for text, part in zip(table.texts, parts.by_text.tolist(), strict=True):
         parts_by_text.setdefault(text.words, set()).add(part)
@@ -181,7 +181,7 @@ def _trials(
     generator: torch.Generator,
     progress: Callable[[float], None],
 ) -> list[Trial]:
-    """Every detector, fitted to the choosing texts of each split, and finally to all texts."""
+    """Every detector, fitted to the choosing texts of each split and finally to all texts."""
     statistics = [table.features[place].statistic for place in usable.places]
     every = range(len(statistics))
     kinds: list[tuple[str, str, Tensor, Sequence[int], Fit]] = [
@@ -239,7 +239,7 @@ def _run_words_trial(
 
 
 class MeanAuroc(NamedTuple):
-    """Mean AUROC over the held-out groups, its error with degrees of freedom, and the lowest AUROC."""
+    """The mean AUROC over the held-out groups, its error with degrees of freedom, and the lowest AUROC."""
 
     auroc: float
     error: float
@@ -258,7 +258,7 @@ def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedPa
 
 
 def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> tuple[float, float]:
-    """The error of a group, or a bound if its texts do not vary, which is wide for few texts."""
+    """The error of a group or, if its texts do not vary, a bound, which is wide for a small group."""
     if error > 0:
         return error, degrees
     return error_without_variance(int(is_positive.sum()), int((~is_positive).sum())), inf
@@ -276,7 +276,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _mean_error(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Error of a mean over independent groups, and its degrees of freedom; NaN if any error is unknown."""
+    """The error of a mean over independent groups, and its degrees of freedom; NaN if one is unknown."""
     group_errors, degrees = [error for error, _ in errors], [group_degrees for _, group_degrees in errors]
     total = sqrt(sum(error**2 for error in group_errors))
     return total / len(errors), mean_degrees(group_errors, degrees)
@@ -364,7 +364,7 @@ def _group_rows(
 
 
 def _chance() -> dict[str, object]:
-    """The diagonal, for comparison with the curves."""
+    """The diagonal, which the curves are compared with."""
     rates = RATES.tolist()
     return {
         "curve": CHANCE,
@@ -425,8 +425,8 @@ def _measures(
 def _strongest(
     measures: Records[SeparatingFeature], numbers: Float[Tensor, "text feature"]
 ) -> Records[SeparatingFeature]:
-    """The best features; of a head's features that are equal in all texts, such as NAME and NAME_mul, only
-    the first.
+    """The best features. If features of a head are equal in all texts, as NAME and NAME_mul may be, only the
+    first is included.
     """
     order = np.argsort(-np.abs(measures.numbers("auroc") - 0.5), kind="stable").tolist()
     places = list[int]()
@@ -445,7 +445,7 @@ def _strongest(
 
 
 def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -> Records[SeparatingHead]:
-    """One row per head, with the best of its statistics."""
+    """One row per head, with the best of the head's statistics."""
     by_head: dict[tuple[str, int, int], list[SeparatingFeature]] = {
         (feature.stack, feature.layer, feature.head): [] for feature in every
     }
@@ -474,7 +474,7 @@ def _predictions(
     parts: NamedParts,
     measured: Measured,
 ) -> Records[TextScore]:
-    """The prediction for each text by the fit that excluded its group."""
+    """The prediction for each text from the fit that excluded the text's group."""
     names = measured.negative, measured.positive
     rows = []
     deviations = [float(scores.std()) or 1.0 for scores in trial.scores]
@@ -518,7 +518,7 @@ def _fitted(trial: Trial, table: FeatureTable, measured: Measured) -> dict[str, 
 def _coefficients(
     trial: Trial, features: Sequence[HeadFeature], usable: UsableFeatures
 ) -> list[dict[str, object]]:
-    """The weights of a detector, with the names of its features in the whole table."""
+    """The weights of a detector, with the names that its features have in the whole table."""
     if trial.whole is None:
         return []
     detector = trial.whole.in_places(trial.places).in_places(usable.places)

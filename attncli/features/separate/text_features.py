@@ -1,4 +1,4 @@
-"""Statistics of every head on many texts, as a table of features: text by (head, statistic)."""
+"""The statistics of every head on many texts, as a table of features: text by (head, statistic)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,17 +45,17 @@ class HeadFeature(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Layer, head and statistic, as in 5:11 entropy."""
+        """The layer, head and statistic, as in 5:11 entropy."""
         return f"{self.layer}:{self.head} {self.statistic}"
 
 
 @dataclass
 class FeatureTable:
-    """The statistics of every head on each text, in the order of the file, and the baselines' inputs.
+    """The statistics of every head on each text, in file order, and the inputs of the baselines.
 
-    `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None if the
-    model does not predict the next token. `lengths` and `answer_lengths` are in tokens, the latter None
-    without answers; `ids` has the tokens of each text.
+    `losses` has the mean negative log-likelihood of the tokens of each text or of its answer, in nats, or is
+    None if the model does not predict the next token. `lengths` and `answer_lengths` are in tokens; the
+    latter is None without answers; `ids` has the tokens of each text.
     """
 
     features: Sequence[HeadFeature]
@@ -68,18 +68,19 @@ class FeatureTable:
     ids: list[list[int]] = field(default_factory=list)
 
     def places(self, *statistics: str) -> list[int]:
-        """The columns of these statistics."""
+        """The columns that have these statistics."""
         return [place for place, feature in enumerate(self.features) if feature.statistic in statistics]
 
 
 class PartMasses:
-    """Weight of an answer's rows, or of the last row, on the parts of texts that run together.
+    """The weight that an answer's rows, or the last row, put on the parts of texts that run together.
 
-    The mean over the rows of sum_j p_ij over the keys j of a part. instruction_share is the instruction's
-    share of the weight on the instruction, document and text together (Attention Tracker, Hung et al. 2024,
-    2411.00348). lookback_ratio is the mean over the rows of m / (m + n), with m the mean weight on the keys
-    of the context and n that on the keys after it (Lookback Lens, Chuang et al. 2024, 2407.07071); 1 if there
-    are none. For a bidirectional model, the rows are those of all tokens.
+    The weight is the mean over the rows of sum_j p_ij over the keys j of a part. instruction_share is the
+    instruction's share of the weight on the instruction, document and text together (Attention Tracker, Hung
+    et al. 2024, 2411.00348). lookback_ratio is the mean over the rows of m / (m + n), where m is the mean
+    weight on the keys of the context and n the mean weight on the keys after it (Lookback Lens, Chuang et al.
+    2024, 2407.07071); it is 1 if there are no keys after it. For a bidirectional model, all tokens' rows
+    count.
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
@@ -110,7 +111,7 @@ class PartMasses:
         ]
 
     def layer_masses(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
-        """The statistics of a layer."""
+        """The statistics of a layer's heads."""
         weights = self._row_weights(layer)
         counts = self.rows.sum(dim=1).to(weights)
         rows = self.rows.to(weights)
@@ -126,7 +127,7 @@ class PartMasses:
         return torch.stack(numbers, dim=-1)
 
     def _row_weights(self, layer: CapturedLayer) -> Float[Tensor, "text head query key"]:
-        """The weights of the measured rows; a causal layer is cut to them first."""
+        """The weights of the measured rows; a causal layer is first cut down to these rows."""
         attention = layer.attention
         if self.is_causal and isinstance(attention, AttentionLayer) and attention.visibility.causal:
             return _weights(with_queries(layer, self.start, self.stop).attention)
@@ -135,7 +136,7 @@ class PartMasses:
     def _lookback(
         self, weights: Float[Tensor, "text head query key"], rows: Float[Tensor, "text query"]
     ) -> Float[Tensor, "text head"]:
-        """The sum of the ratios over the rows of each text."""
+        """The sum of the lookback ratios over each text's rows."""
         ends = [reading.context_end for reading in self.readings]
         return torch.stack(
             [
@@ -150,7 +151,7 @@ def lookback_ratios(
 ) -> Float[Tensor, "head query"]:
     """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i is at position first_query + i.
 
-    Without `first_query` every row sees all keys, as in an encoder.
+    Without `first_query`, every row sees all keys, as in an encoder.
     """
     num_queries, num_keys = weights.shape[1:]
     num_new = torch.full((num_queries,), num_keys - context_end, device=weights.device)
@@ -170,9 +171,10 @@ def _weights(attention: LayerOrWeights) -> Float[Tensor, "text head query key"]:
 
 
 class FeatureRun:
-    """Runs a model over texts of equal lengths and measures the features of its heads.
+    """Runs a model over texts of equal length, and measures the features of its heads.
 
-    `layers` are the needed layers, by stack and number, all by default; the model stops after the last one.
+    `layers` has the needed layers, by stack and number (all by default); the model stops after the last of
+    them.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class FeatureRun:
         self.unshown = ""
 
     def in_parts(self, readings: Sequence[Reading]) -> Iterator["TextNumbers"]:
-        """Run the texts in batches whose logits fit in memory, if losses are computed."""
+        """Run the texts in batches; if losses are computed, the logits of a batch fit in memory."""
         step = len(readings)
         if self.with_loss:
             vocabulary = self.model.config.get_text_config().vocab_size
@@ -194,7 +196,7 @@ class FeatureRun:
             yield self.go(readings[start : start + step])
 
     def go(self, readings: Sequence[Reading]) -> "TextNumbers":
-        """The features of texts and, with `with_loss`, their losses."""
+        """The features of texts and, if `with_loss` is set, their losses."""
         parted = [reading for reading in readings if isinstance(reading, PartedReading)]
         has_survey = not parted or not parted[0].num_answer
         losses: list[Tensor] = []
@@ -269,16 +271,14 @@ class FeatureRun:
                 shapes.append((layer_taken.stack_name, layer_taken.layer, values.shape[1], statistics))
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
-        table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # no such layer
+        table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # there is no such layer
         return TextNumbers(_layer_features(tuple(shapes)), table, loss)
 
 
 def _losses(
     logits: Float[Tensor, "text token word"], ids: Int[Tensor, "text token"], num_scored: Sequence[int]
 ) -> Float[Tensor, " text"]:
-    """The mean negative log-likelihood of the last `num_scored` tokens of each text; NaN for a single
-    token.
-    """
+    """The mean negative log-likelihood of each text's last `num_scored` tokens; NaN for a single token."""
     return torch.stack(
         [
             nn.functional.cross_entropy(text_logits[-1 - count : -1].float(), targets[len(targets) - count :])
@@ -302,7 +302,7 @@ class TextNumbers(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _layer_features(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> tuple[HeadFeature, ...]:
-    """The features of layers, each with its stack, number, count of heads and statistics."""
+    """The features of layers, given each layer's stack, number, head count and statistics."""
     return tuple(
         HeadFeature(stack, layer, head, name)
         for stack, layer, num_heads, names in layers
@@ -314,8 +314,7 @@ def _layer_features(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -
 def feature_table(
     pretrained: Pretrained, many: ManyTexts[LabelledText], *, with_loss: bool = False
 ) -> FeatureTable:
-    """Measure the statistics of every head on each text: a survey's, and those of marked parts or of an
-    answer.
+    """Measure every head on each text with a survey's statistics and those of marked parts or of an answer.
 
     Raises UserError for texts that cannot be read or do not fit, and MemoryError if memory runs out.
     """
@@ -351,19 +350,19 @@ def feature_table(
 
 
 def without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
-    """Replace the missing loss of texts of one token by the median; None if no text has a loss."""
+    """Replace missing losses of single-token texts with the median; return None if no text has a loss."""
     return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
 
 
 class UsableFeatures(NamedTuple):
-    """The columns of usable features, and their numbers without gaps."""
+    """The columns of the usable features, and their numbers without gaps."""
 
     places: list[int]
     numbers: Float[Tensor, "text feature"]
 
 
 def usable_features(numbers: Float[Tensor, "text feature"]) -> UsableFeatures:
-    """The features that vary and that most texts have; a missing number is replaced by the median."""
+    """The features that vary and that most texts have; missing numbers are replaced with the median."""
     lacking = numbers.isnan() | numbers.isinf()
     medians = numbers.masked_fill(lacking, torch.nan).nanmedian(dim=0).values
     filled = torch.where(lacking, medians, numbers)

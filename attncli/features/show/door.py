@@ -34,13 +34,13 @@ def read_cache(
     *,
     array: str | None = None,
 ) -> NotebookReport:
-    """Read the attention weights of a cache of activations, as a report like that of `attn show` for a file.
+    """Read the attention weights in a cache of activations as a report, as `attn show` does for a file.
 
     `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, the `attentions`
     of a transformers model (a list or tuple, one per layer, as BertViz takes them), or a file: .npz,
-    .safetensors, .pt. The weights are the arrays called hook_pattern or pattern, of all layers, or the
-    `array` with * for the layer. `tokens` are the tokens of the text, by default those in the cache. Raises
-    UserError for a cache without such weights.
+    .safetensors, .pt. The weights are taken from the arrays named hook_pattern or pattern in all layers, or
+    from `array`, in whose name * stands for the layer. `tokens` has the tokens of the text, which by default
+    come from the cache. Raises UserError for a cache without such weights.
     """
     if isinstance(cache, str | PathLike):
         file = fspath(cache)
@@ -73,8 +73,8 @@ def read_cache(
 
 
 def _parts_by_name(cache: object) -> dict[str, object]:
-    """The parts of a mapping, a mapping-like object (TransformerLens) or a list, by name; tensors in lists
-    are numbered. Raises UserError for anything else.
+    """The parts, by name, of a mapping, a mapping-like object (TransformerLens) or a list, whose tensors are
+    numbered. Raises UserError for anything else.
     """
     items: Iterable[tuple[object, object]] = [("", cache)]
     if isinstance(cache, Mapping) or (hasattr(cache, "keys") and hasattr(cache, "items")):
@@ -92,7 +92,7 @@ def _parts_by_name(cache: object) -> dict[str, object]:
 
 
 def _numbered(name: str, parts: Sequence[object]) -> dict[str, object]:
-    """Parts named by their numbers after `name`; nested lists of arrays are flattened."""
+    """Name parts by their numbers after `name`; nested lists of arrays are flattened."""
     parts_by_name: dict[str, object] = {}
     for number, part in enumerate(parts):
         place = f"{name}.{number}".removeprefix(".")
@@ -107,7 +107,7 @@ def _holds_arrays(part: object) -> TypeGuard[Sequence[object]]:
 
 
 def _weights_among(parts: Mapping[str, object], array: str | None, kind: str) -> ReadWeights:
-    """The weights of all layers, or of the `array`. Raises UserError for missing or ambiguous weights."""
+    """The weights of all layers, or of `array`. Raises UserError if they are missing or ambiguous."""
     if array is not None and not isinstance(array, str):
         raise UserError(f"array: must be a name, such as blocks.0.attn.hook_pattern (got {shown(array)})")
     names = [name for name in parts if name != "tokens"]

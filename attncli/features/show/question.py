@@ -44,7 +44,7 @@ def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
 
 
 def show(file: str, report: str | None, **flags: Any) -> None:
-    """Read the whole file, so that a damaged one writes nothing, then show it."""
+    """Read the whole file before showing it, so that nothing is written if it is damaged."""
     arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
     to = Destination(**flags)
     to.display = replace(to.display, is_saved=True)

@@ -1,4 +1,4 @@
-"""Sound files, read as one channel at a model's sampling rate, and the feature extractor of a model."""
+"""Sound files, read as a single channel at a model's sampling rate, and a model's feature extractor."""
 
 import re
 import struct
@@ -44,7 +44,7 @@ NEEDS = 'needs: pip install "attncli[sound]"'
 
 @dataclass(frozen=True)
 class OpenedSound:
-    """A sound in one channel: `samples` at `rate`; `notes` describe conversions of the file."""
+    """A sound with one channel: `samples` at `rate`; `notes` describes how the file was converted."""
 
     samples: Float[np.ndarray, " sample"]
     rate: int
@@ -53,13 +53,13 @@ class OpenedSound:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """The duration in seconds."""
         return len(self.samples) / self.rate
 
 
 @contextmanager
 def _file_errors(file: str, key: str) -> Iterator[None]:
-    """Raise errors of reading a sound file as UserError, at `key`."""
+    """Turn errors while reading a sound file into UserErrors at `key`."""
     import soundfile
 
     try:
@@ -78,7 +78,7 @@ def _file_errors(file: str, key: str) -> Iterator[None]:
 class _SoundBytes(BufferedReader):
     """The bytes of a file for libsndfile, whose callbacks must not raise.
 
-    A seek before the beginning, as in a damaged file, is ignored.
+    A seek to before the beginning, as in a damaged file, is ignored.
     """
 
     def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
@@ -88,10 +88,10 @@ class _SoundBytes(BufferedReader):
 
 
 class SoundStream:
-    """A sound in a format of libsndfile that is read once, one piece at a time.
+    """A sound in a format that libsndfile supports, read once and one piece at a time.
 
-    `seconds` is its duration according to the header; `notes` describe conversions. Only one piece is in
-    memory. Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN.
+    `seconds` is its duration according to the header; `notes` describes conversions. Only one piece is in
+    memory at a time. Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN.
     """
 
     def __init__(self, file: str, rate: int, *, key: str = "sound") -> None:
@@ -120,7 +120,7 @@ class SoundStream:
 
     @property
     def num_samples(self) -> int:
-        """Number of samples of all pieces."""
+        """The number of samples in all pieces."""
         frames: int = self._opened.frames
         return -(-frames * self.rate // int(self._opened.samplerate))
 
@@ -131,17 +131,17 @@ class SoundStream:
         self._files.close()
 
     def pieces(self) -> Iterator[Float[np.ndarray, " sample"]]:
-        """The samples, in one channel at `rate`, in pieces of about PIECE_SECONDS.
+        """Yield the samples, as one channel at `rate`, in pieces of about PIECE_SECONDS.
 
-        Other rates are resampled by a polyphase filter (scipy.signal.resample_poly). Each piece is filtered
-        with its surroundings, so the result is the same as for the whole file.
+        Other rates are resampled with a polyphase filter (scipy.signal.resample_poly). Each piece is filtered
+        together with its surroundings, so that the result is the same as for the whole file.
         """
         from scipy.signal import resample_poly
 
         file_rate = self._opened.samplerate
         common = gcd(self.rate, file_rate)
         up, down = self.rate // common, file_rate // common
-        # Whole periods of both rates; the filter of resample_poly spans 10 samples of the slower rate.
+        # Whole periods of both rates; the filter of resample_poly spans 10 samples at the slower rate.
         most = PIECE_NUMBERS // self._opened.channels
         size = down * max(1, round(min(PIECE_SECONDS * file_rate, most) / down))
         margin = down * (1 + (10 * max(up, down) // up + 1) // down)
@@ -163,7 +163,7 @@ class SoundStream:
             raise UserError(f"{self.key}: {self.file}: contains no sound")
 
     def _read(self, count: int) -> Float[np.ndarray, " sample"]:
-        """The next samples of the file, averaged over its channels; fewer at the end."""
+        """The next samples of the file, averaged over its channels; there are fewer at the end."""
         where = f"{self.key}: {self.file}"
         with _file_errors(self.file, self.key):
             before = self._opened.tell()
@@ -178,7 +178,7 @@ class SoundStream:
 
 
 def _truncation_notes(name: str, log: str) -> list[str]:
-    """A note that a file is truncated, from the log of libsndfile."""
+    """A note if a file is truncated, according to the log of libsndfile."""
     sizes = SIZES.search(log)
     if sizes is not None and int(sizes[2]) < int(sizes[1]) < STREAM_SIZE:
         size = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes in its header"
@@ -197,11 +197,11 @@ def open_sound(
     key: str = "sound",
     truncate: bool = False,
 ) -> OpenedSound:
-    """Read a sound in a format of libsndfile (WAV, FLAC, OGG), averaged over channels and resampled to
-    `rate`.
+    """Read a sound file (WAV, FLAC, OGG), average its channels and resample it to `rate`.
 
-    Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN, and for a sound
-    longer than `most_seconds`, the limit of `reader`, unless `truncate` is set, which keeps the beginning.
+    Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN. A sound longer
+    than `most_seconds`, the limit of `reader`, also raises UserError unless `truncate` is set, which keeps
+    only the beginning.
     """
     most = MOST_SECONDS if most_seconds is None else most_seconds
     with SoundStream(file, rate, key=key) as stream:
@@ -220,7 +220,7 @@ def open_sound(
 
 
 def too_long(file: str, seconds: float, most: float, reader: str) -> str:
-    """The problem and remedies for a sound that is too long."""
+    """The problem with a sound that is too long, and its remedies."""
     cut = f"use `truncate` to read only its beginning, or cut it: sox {file} part.wav trim 0 {most:g}"
     return f"is {seconds:,.2f} s long, but {reader} reads at most {most:g} s: {cut}"
 
@@ -233,7 +233,7 @@ def _opened_extractor(source: str, name: str) -> Any:
 
 
 def feature_extractor(pretrained: Pretrained) -> Any:
-    """The feature extractor of this model. Raises UserError if it has none, or if it is not for sound."""
+    """The model's feature extractor. Raises UserError if there is none, or if it is not for sound."""
     source = pretrained.source
     if source is None or (isinstance(source, str) and Path(source).is_file()):
         raise UserError(f"sound: {pretrained.name} reads no sound: it has no feature extractor")
@@ -254,7 +254,7 @@ def feature_extractor(pretrained: Pretrained) -> Any:
 
 
 def max_seconds(extractor: Any) -> float | None:
-    """Longest sound that a feature extractor reads at once; None if it has no limit."""
+    """The longest sound that a feature extractor reads at once, or None if it has no limit."""
     counts = (getattr(extractor, name, None) for name in ("n_samples", "nb_max_samples"))
     count = next((count for count in counts if isinstance(count, int)), None)
     return None if count is None else count / int(extractor.sampling_rate)
@@ -263,11 +263,11 @@ def max_seconds(extractor: Any) -> float | None:
 def sound_features(
     extractor: Any, samples: Float[np.ndarray, " sample"], name: str, **how: Any
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The tensors that a feature extractor makes of a sound. Raises UserError if it fails."""
+    """The tensors that a feature extractor makes from a sound. Raises UserError if the extractor fails."""
     try:
         with quiet_warnings():
             made = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt", **how)
-    except Exception as error:  # an extractor may fail in any way on an unusual sound
+    except Exception as error:  # on an unusual sound, an extractor may fail in any way
         reason = f"{one_line_reason(error):.200}"
         raise UserError(f"sound: the feature extractor of {name} failed: {reason}") from None
     return {key: tensor for key, tensor in made.items() if isinstance(tensor, torch.Tensor)}
@@ -278,7 +278,7 @@ PLAYED_BYTES = 5 * 2**20
 
 
 def sound_to_play(file: str) -> bytes:
-    """The bytes of a sound file for a page; empty if it is larger than PLAYED_BYTES or missing."""
+    """The bytes of a sound file for a page, or no bytes if it is missing or larger than PLAYED_BYTES."""
     try:
         return read_whole(file, PLAYED_BYTES)
     except OSError:
@@ -292,7 +292,7 @@ DECIBELS = 80.0
 
 
 def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[bytes, tuple[int, int]]:
-    """The log-mel spectrogram of `count` samples as a grey PNG, low frequencies at the bottom, with its size.
+    """The log-mel spectrogram of `count` samples as a grey PNG with low frequencies at the bottom; its size.
 
     The samples come in pieces, only one of which is in memory.
     """
@@ -309,7 +309,7 @@ def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[by
                 column[first - begin : last - begin] = piece[first - place : last - place]
         place += len(piece)
     power = np.abs(np.fft.rfft(columns * np.hanning(window), axis=1)) ** 2
-    with quiet_warnings():  # warnings about narrow bands without a frequency
+    with quiet_warnings():  # warnings about narrow bands that contain no frequency
         bands = mel_filter_bank(power.shape[1], PICTURE_HEIGHT, 0.0, rate / 2, rate)
     decibels = 10 * np.log10(np.maximum(power @ bands, 1e-12))
     shares = np.clip(1 + (decibels - decibels.max()) / DECIBELS, 0, 1)
@@ -326,7 +326,7 @@ def _grey_png(grey: np.ndarray) -> bytes:
     height, width = grey.shape
     lines = np.concatenate(
         [np.zeros((height, 1), np.uint8), grey], axis=1
-    )  # each row starts with its filter type: none
+    )  # each row starts with its filter type, none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", compress(lines.tobytes())), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -1,4 +1,4 @@
-"""The opener of sound for all commands that read files."""
+"""The opener for sound in all commands that read files."""
 
 from attncli.errors import UserError
 from attncli.features.sound.reading import (
@@ -14,7 +14,7 @@ from attncli.models.prompts import Prompt, reading_prompt
 
 
 class SoundOpener(Opener):
-    """A sound, with the words of a decoder: explicit ones, or those that the model writes."""
+    """A sound, with the words of a decoder: given words or those that the model writes."""
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         # Without a text, the decoder writes one.
@@ -50,7 +50,7 @@ class SoundOpener(Opener):
         return pretrained if pretrained.has_decoder else part_that_hears(pretrained)
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The first published head that times words."""
+        """The first of the published heads that time words, or None."""
         return next(iter(published_heads(pretrained)), None)
 
 

@@ -1,7 +1,6 @@
-"""Reading sound for a model: alone, or before the words that a decoder writes.
+"""Read sound for a model: alone, or before the words that a decoder writes.
 
-The times of tokens are measured by the gradients of the first block's inputs, independent of the kind of
-model.
+Token times are measured with the gradients of the first block's inputs, which works for any kind of model.
 """
 
 import re
@@ -54,7 +53,7 @@ SAME_MOMENT = 1e-6
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
-    """The model, or its encoder for sound. Raises UserError if there is none."""
+    """The model, or its encoder for sound. Raises UserError if it has none."""
     part = part_that_takes(pretrained, SOUNDS)
     if part is None:
         raise UserError(f"sound: {pretrained.name} has no part that reads sound")
@@ -63,10 +62,9 @@ def part_that_hears(pretrained: Pretrained) -> Pretrained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeardSound(Origin):
-    """A sound in a model, with the times of its tokens: each lasts `step` seconds from its `begins`.
+    """A sound in a model, with token times: each token begins at its `begins` and lasts `step` seconds.
 
-    `seconds` is the duration of the sound; later tokens belong to padding. `samples` are one channel, at
-    `rate`.
+    `seconds` is the duration of the sound; later tokens are padding. `samples` has one channel, at `rate`.
     """
 
     what = "sound"
@@ -86,7 +84,7 @@ class HeardSound(Origin):
         return token_before_words(pretrained)
 
     def at(self, seconds: float) -> int | None:
-        """The first token at a time; None outside of the tokens."""
+        """The first token at a time, or None for a time outside the tokens."""
         since = (seconds - self.begins + SAME_MOMENT).tolist()
         return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
 
@@ -99,7 +97,7 @@ class HeardSound(Origin):
         return token
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
-        """The spectrogram, on which each token is a strip."""
+        """The spectrogram, on which each token is a vertical strip."""
         png, size = spectrogram([self.samples], self.rate, len(self.samples))
         begins, ends = self.begins / self.seconds, (self.begins + self.step) / self.seconds
         strips = zip(begins.tolist(), ends.tolist(), strict=True)
@@ -111,10 +109,10 @@ class HeardSound(Origin):
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """The times of a sound's tokens: token `first` + n lasts from n to n + 1 times `step` seconds.
+    """The times of a sound's tokens: token `first` + n lasts from n * `step` to (n + 1) * `step` seconds.
 
-    `bands` is the number of frequency bands, each a run of tokens through time; tokens before `first` are not
-    part of the sound.
+    `bands` is the number of frequency bands, each of which is a run of tokens through time; tokens before
+    `first` are not part of the sound.
     """
 
     step: float
@@ -124,18 +122,18 @@ class TokenTimes:
     """Number of tokens in a model that pads every sound to the same length."""
 
     def duration(self, count: int) -> float:
-        """Duration of `count` tokens."""
+        """The duration of `count` tokens in seconds."""
         return (count - self.first) // self.bands * self.step
 
     @property
     def seconds(self) -> float:
-        """Duration of the padded sound, in a model that pads."""
+        """The duration of the padded sound, for a model that pads."""
         assert self.num_tokens is not None
         return self.duration(self.num_tokens)
 
     @property
     def slack(self) -> float:
-        """Sound beyond its tokens that is ignored: what convolutions drop at the end."""
+        """The duration of sound after the last token that is ignored because convolutions drop it."""
         return 4 * self.step + 0.1
 
 
@@ -150,7 +148,7 @@ def _read_by_first_block(
 ) -> Float[Tensor, "token dim"]:
     """The token vectors that the first block with attention reads.
 
-    The strides of the convolutions before it are appended to `strides`.
+    The strides of the convolutions before this block are appended to `strides`.
     """
     vectors_read: list[Tensor] = []
 
@@ -183,7 +181,7 @@ def _read_by_first_block(
 def _centres(
     vectors: Float[Tensor, "token dim"], features: Tensor, tokens: Sequence[int], axis: int
 ) -> Float[Tensor, " chosen"]:
-    """The middle frame that each token depends on; NaN for a token that does not depend on the sound."""
+    """The middle frame that each token depends on, or NaN for a token that does not depend on the sound."""
     direction = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(0)).to(vectors)
     outputs, frames = vectors @ direction, torch.arange(features.shape[axis], dtype=torch.double)
     centres = []
@@ -202,9 +200,9 @@ _times: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], TokenTimes]] = 
 
 
 def token_times(part: Pretrained, extractor: Any) -> TokenTimes:
-    """The times of tokens that `part` makes of the features of `extractor`.
+    """The times of the tokens that `part` makes from the features of `extractor`.
 
-    The step is a whole number of frames. Raises UserError if tokens have no places in time.
+    The step is a whole number of frames. Raises UserError if the tokens have no places in time.
     """
     cached_times = _times.setdefault(part.model, {})
     key = (type(extractor).__name__, int(extractor.sampling_rate))
@@ -243,10 +241,10 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
     step = float((centres[2] - centres[0]) / (places[2] - places[0]))
     is_straight = abs(float(centres[1] - centres[0]) - step * float(places[1] - places[0])) < 3 * max(step, 1)
     bands = 1
-    if not is_straight or round(step) < 1:  # bands, one after another, each from the beginning
+    if not is_straight or round(step) < 1:  # bands follow one another, each from the beginning of the sound
         length, step = _first_band(lambda tokens: _centres(vectors, features, tokens, axis), first, count)
         bands = (count - first) // length
-    # Unlike gradients, strides are exact; but not every step between two tokens is a convolution.
+    # Strides are exact, unlike gradients, but not every step between two tokens is a convolution.
     exact = prod(strides) if abs(prod(strides) / step - 1) < SAME_STEP else round(step)
     return TokenTimes(exact * seconds_per_frame, first, bands, None if grows else count)
 
@@ -254,11 +252,11 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
 def _first_band(
     centres: Callable[[Sequence[int]], Float[Tensor, " chosen"]], first: int, count: int
 ) -> tuple[int, float]:
-    """The number of tokens until the next band starts over, and the frames between them."""
+    """The number of tokens before the next band starts over, and the number of frames between tokens."""
     begin, few = first + 1, 4
     near = centres([begin, begin + few])
     step = float(near[1] - near[0]) / few
-    shortest, longest = few + 2, count - first  # the length is at least `shortest` and below `longest`
+    shortest, longest = few + 2, count - first  # the length is at least `shortest` and less than `longest`
     while longest - shortest > 1:
         middle = (shortest + longest) // 2
         awaited = float(near[0]) + step * (middle - 2)
@@ -273,7 +271,7 @@ def _first_band(
 
 
 def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs that the model accepts from the extractor. Raises UserError if none of them is sound."""
+    """The extractor's outputs that the model accepts. Raises UserError if none of them is sound."""
     accepted_names = forward_arguments(part.model)
     inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in accepted_names}
     if not {*SOUNDS} & inputs.keys():
@@ -282,13 +280,13 @@ def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]
     inputs[name] = inputs[name].to(part.model.dtype)
     if (
         part.model.config.is_encoder_decoder
-    ):  # a single sound is not padded, and the mask would apply to the decoder
+    ):  # a single sound is not padded, and the mask would be applied to the decoder
         inputs.pop("attention_mask", None)
     return inputs
 
 
 def _sound_name(inputs: Mapping[str, Tensor]) -> str:
-    """The name of the sound among a model's inputs."""
+    """The name of the input that contains the sound."""
     return next(name for name in SOUNDS if name in inputs)
 
 
@@ -300,7 +298,7 @@ def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
 def _heard(
     pretrained: Pretrained, file: str, *, truncate: bool = False
 ) -> tuple[ModelText, dict[str, Tensor]]:
-    """The tokens of a sound, and the model's inputs for it."""
+    """The tokens of a sound, and the model's inputs for the sound."""
     part = part_that_hears(pretrained)
     extractor = feature_extractor(pretrained)
     times = token_times(part, extractor)
@@ -319,7 +317,7 @@ def _heard(
 def heard_text(
     part: Pretrained, times: TokenTimes, inputs: Mapping[str, Tensor], opened: OpenedSound, file: str
 ) -> ModelText:
-    """The tokens of an opened sound, for which the model reads `inputs`."""
+    """The tokens of an opened sound, for which the model receives `inputs`."""
     count = times.num_tokens or _count_tokens(part, inputs)
     begins, labels = _labels(times, count)
     in_time, seconds = times.duration(count), opened.seconds
@@ -342,9 +340,7 @@ def heard_text(
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
-    """The beginning of each token, in seconds, and its label; NaN for a token that is not part of the
-    sound.
-    """
+    """The beginning of each token in seconds, or NaN if it is not part of the sound, and its label."""
     length = (count - times.first) // times.bands
     begins = torch.full((count,), torch.nan, dtype=torch.double)
     places: Int[Tensor, " token"] = torch.arange(count - times.first)
@@ -362,13 +358,13 @@ def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tup
 def read_sound(
     model: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
 ) -> Reading:
-    """Read a sound with an encoder, or with the words that a decoder writes of it.
+    """Read a sound with an encoder, or together with its transcript in a decoder.
 
     Tokens are named by the second at which they begin. A model with a decoder reads `text` after the sound;
-    if it is empty, the model writes it (greedy decoding by its own generate), and if it is None, only the
-    encoder reads. Raises UserError for a file that is not a sound, a model that does not read sound, a text
-    without a decoder, and a sound that is too long for the model, unless `truncate` is set, which keeps the
-    beginning.
+    if `text` is empty, the model writes the transcript itself (greedy decoding with its own generate), and if
+    `text` is None, only the encoder runs. Raises UserError for a file that is not a sound, a model that does
+    not read sound, a text without a decoder, and a sound that is too long for the model, unless `truncate` is
+    set, which keeps only the beginning.
     """
     return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
@@ -376,7 +372,7 @@ def read_sound(
 def encoded_reading(
     pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
 ) -> tuple[Reading, Tensor | None]:
-    """The result of `read_sound`, and the encoder's output if the model wrote the words, else None."""
+    """The result of `read_sound`, and the encoder's output if the model wrote the words, otherwise None."""
     if text is not None and not pretrained.has_decoder:
         raise UserError(f"sentence: the audio encoder of {pretrained.name} reads no text: leave it out")
     sound, inputs = _heard(pretrained, file, truncate=truncate)
@@ -398,7 +394,7 @@ def encoded_reading(
 
 
 def most_written(pretrained: Pretrained) -> int | None:
-    """Number of tokens that a decoder for sound can read; None if the model has no limit."""
+    """The number of tokens that a sound model's decoder can read, or None if the model has no limit."""
     most: int | None = getattr(pretrained.model.config, "max_target_positions", None)
     return most or pretrained.most_tokens()
 
@@ -410,7 +406,7 @@ def _settings_to_write(pretrained: Pretrained) -> Any:
 def decoder_prefix(pretrained: Pretrained, language: int | None) -> list[int]:
     """The decoder's tokens before the words: start, language, task and no timestamps.
 
-    `language` is the language token if the model knows several languages.
+    `language` is the language token, if the model knows several languages.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
@@ -424,7 +420,7 @@ def decoder_prefix(pretrained: Pretrained, language: int | None) -> list[int]:
 
 
 def token_before_words(pretrained: Pretrained) -> int:
-    """The last token before the words: the one for no timestamps, or the start token."""
+    """The last token before the words: the no-timestamps token or, without one, the start token."""
     settings: Any = _settings_to_write(pretrained)
     no_times = getattr(settings, "no_timestamps_token_id", None)
     start = decoder_start(settings, pretrained.model.config)
@@ -434,14 +430,14 @@ def token_before_words(pretrained: Pretrained) -> int:
 
 
 def knows_languages(pretrained: Pretrained) -> bool:
-    """True if a model writes several languages and reads a language token before the words."""
+    """True if a model writes several languages, and so reads a language token before the words."""
     settings: Any = _settings_to_write(pretrained)
     is_multilingual = getattr(settings, "is_multilingual", False)
     return bool(is_multilingual and getattr(settings, "lang_to_id", None))
 
 
 def detected_language(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
-    """The token of the language that a model detects."""
+    """The token of the language that the model detects."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     with torch.no_grad(), model_errors(kind, "detect the language"), with_eager_attention(whole):
@@ -449,15 +445,13 @@ def detected_language(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> i
 
 
 def no_times_token(pretrained: Pretrained) -> int | None:
-    """The decoder's token for words without timestamps, which precedes the timestamp tokens; None without
-    one.
-    """
+    """The decoder's no-timestamps token, which precedes the timestamp tokens, or None if there is none."""
     token = getattr(_settings_to_write(pretrained), "no_timestamps_token_id", None)
     return None if token is None else int(token)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
-    """Encode an explicit transcript as the model would write it: with a blank before its first word."""
+    """Encode a given transcript as the model would write it: with a space before its first word."""
     spelled = text.strip()
     blank = " " if pretrained.token_spelling == "byte-level" else ""
     if not spelled:
@@ -482,7 +476,7 @@ def _transcript(
 
 
 class Generated(NamedTuple):
-    """All tokens that a model wrote of a sound, and the encoder's output, if known."""
+    """All the tokens in the model's transcript of a sound, and the encoder's output, if known."""
 
     ids: list[int]
     encoded: Float[Tensor, "1 place dim"] | None
@@ -491,7 +485,7 @@ class Generated(NamedTuple):
 def generated(
     pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None, **how: Any
 ) -> Generated:
-    """Transcribe a sound with transformers' generate, in a language if the model knows several."""
+    """Transcribe a sound with the model's own generate, in a given language if the model knows several."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
@@ -508,7 +502,7 @@ def generated(
     with (
         torch.no_grad(),
         unchanged(whole),
-        with_eager_attention(whole),  # an earlier run may still have changed the attention
+        with_eager_attention(whole),  # the attention may still be changed from an earlier run
         random_state_restored(),
         model_errors(kind, "write by transformers' generate"),
     ):
@@ -521,12 +515,12 @@ def generated(
 
 
 def num_before_words(pretrained: Pretrained) -> int:
-    """Number of tokens before the words, as in `decoder_prefix`."""
+    """The number of tokens before the words; see `decoder_prefix`."""
     has_no_times = no_times_token(pretrained) is not None
     return 1 + 2 * knows_languages(pretrained) + has_no_times
 
 
 def published_heads(pretrained: Pretrained) -> list[tuple[int, int]]:
-    """The alignment heads of the model's generation_config.json; empty without any."""
+    """The alignment heads in the model's generation_config.json; empty if there are none."""
     alignment_heads = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
     return [(int(layer), int(head)) for layer, head in alignment_heads]

@@ -1,8 +1,8 @@
-"""Recordings longer than a model reads at once, in the windows in which the model itself transcribes them.
+"""Recordings too long for a model to read at once, in the windows in which the model transcribes them.
 
 As in transformers' long-form generation and openai-whisper's transcribe: the model writes a window with
-timestamps, and the next window starts at the end of the last complete sentence. The file is read once per
-pass, one window at a time.
+timestamps, and the next window starts where the last complete sentence ended. The file is read once per pass,
+one window at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ CONTEXT = 2
 
 @dataclass(frozen=True)
 class SpokenWindow:
-    """A window of a recording, from second `begin`, with the words that the model writes of it."""
+    """A window of a recording, beginning at second `begin`, with the model's transcript of it."""
 
     begin: float
     reading: Reading
@@ -57,7 +57,7 @@ class SpokenWindow:
 
 
 class _Frames:
-    """The features of a recording, read from beginning to end; earlier samples are dropped."""
+    """The features of a recording, read from beginning to end; samples no longer needed are dropped."""
 
     def __init__(self, extractor: Any, stream: SoundStream, name: str) -> None:
         self.extractor, self.name, self.hop = extractor, name, int(extractor.hop_length)
@@ -74,7 +74,7 @@ class _Frames:
         return self._buffer[first - self._first : last - self._first]
 
     def features(self, first: int, last: int) -> Float[Tensor, "1 band frame"]:
-        """The frames from `first` up to `last`, equal to those of the whole recording."""
+        """The frames from `first` up to `last`, which are equal to those of the whole recording."""
         begin, end = max(0, first - CONTEXT), min((last + CONTEXT) * self.hop, self.num_samples)
         samples = self.samples(begin * self.hop, end).numpy()
         how = {"truncation": False, "padding": "longest"}
@@ -83,9 +83,10 @@ class _Frames:
 
 
 def longer_than_heard(pretrained: Pretrained, file: str) -> SoundStream | None:
-    """The closed stream of a sound that is read in windows; None if the model reads it at once.
+    """The closed stream of a sound that has to be read in windows, or None if the model reads it at once.
 
-    Raises UserError for a longer sound if the model does not write the timestamps that windows need.
+    Raises UserError for a sound that is too long if the model does not write the timestamps that windows
+    need.
     """
     extractor = feature_extractor(pretrained)
     most, name = max_seconds(extractor), pretrained.name
@@ -101,10 +102,11 @@ def longer_than_heard(pretrained: Pretrained, file: str) -> SoundStream | None:
 def spoken_windows(
     pretrained: Pretrained, file: str, progress: Callable[[float], None] | None = None
 ) -> Iterator[SpokenWindow]:
-    """The windows of a recording in which the model hears words, with the words.
+    """Yield the windows of a recording in which the model hears words, with the words.
 
-    The features of a window are those of the whole recording, whose loudest point determines silence; the
-    file is read twice. The first window determines the language. Raises UserError as `read_sound` does.
+    A window's features are those of the whole recording, whose loudest point determines what counts as
+    silence, so the file is read twice. The first window determines the language. Raises UserError in the same
+    cases as `read_sound`.
     """
     extractor, part = feature_extractor(pretrained), part_that_hears(pretrained)
     times, rate = token_times(part, extractor), int(extractor.sampling_rate)
@@ -143,12 +145,11 @@ def spoken_windows(
 def _written(
     pretrained: Pretrained, inputs: dict[str, Tensor], language: int | None, length: int
 ) -> tuple[list[int], int, Tensor | None]:
-    """The words of the complete sentences in a window, the start of the next window, and the encoder's
-    output.
+    """The complete sentences' words in a window, the start of the next window, and the encoder's output.
 
-    Starts count frames from this window, `length` of which belong to the recording.
+    The start is in frames from this window, `length` of whose frames belong to the recording.
     """
-    # Otherwise generate itself continues in the window after the last complete sentence.
+    # Otherwise, generate itself would continue in the window after the last complete sentence.
     how = {"return_timestamps": True, "force_unique_generate_call": True}
     no_times, special = no_times_token(pretrained), pretrained.special_ids
     assert no_times is not None, "models without timestamps have no windows"

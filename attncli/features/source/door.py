@@ -36,13 +36,14 @@ def answer_sources(
     on_text: Callable[[str], None] | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> AnswerSources:
-    """The sources of an answer, either `answer` or what the model writes.
+    """Find the sources of an answer, which is either `answer` or what the model writes.
 
-    `sources` are documents above the question (with `split`, their parts), a text whose parts are the sources
-    (sentences, or `split`; without a `question`, a question at its end is not a source), or a prompt with its
-    sources. `heads`, for example from `retrieving_heads`, have a separate weight beside that of all heads;
-    `method` is weights, removal or sampled. `on_text` receives the text as the model writes it, then a blank
-    line. Raises UserError for a request that the model cannot meet, and MemoryError if memory runs out.
+    `sources` are documents placed above the question (or, with `split`, their parts); a text whose parts are
+    the sources (sentences, or units named by `split`; without a `question`, a question at the end is not a
+    source); or a prompt with its sources. `heads`, for example from `retrieving_heads`, are measured
+    separately, beside all heads; `method` is weights, removal or sampled. `on_text` receives the text as the
+    model writes it, then a blank line. Raises UserError for a request that the model cannot meet, and
+    MemoryError if memory runs out.
     """
     with in_use(model) as pretrained:
         num_new = max_new_tokens if answer is None else 0
@@ -64,7 +65,7 @@ def answer_sources(
 
 @dataclass(frozen=True)
 class SourcedAnswer:
-    """An answer, given or written; `sources` measures where it came from."""
+    """An answer, whether given or written by the model; `sources` measures where it came from."""
 
     pretrained: Pretrained
     reading: SourcedReading
@@ -89,10 +90,10 @@ class SourcedAnswer:
         on_text: Callable[[str], None] | None,
         progress: Callable[[Stage], None] | None,
     ) -> "SourcedAnswer":
-        """The answer that is given or, without one, what the model writes.
+        """The given answer or, without one, the answer that the model writes.
 
-        Raises UserError if the model writes nothing, and for `heads` that it does not have, and MemoryError
-        if memory runs out.
+        Raises UserError if the model writes nothing or does not have the `heads`, and MemoryError if memory
+        runs out.
         """
         from attncli.features.source.sources import AnswerWork, answer_to, check_heads
 
@@ -108,7 +109,7 @@ class SourcedAnswer:
         return cls(pretrained, reading, target, method, num_runs, seed, work)
 
     def sources(self, heads: Sequence[str]) -> AnswerSources:
-        """The sources of the answer, with the weight of these heads beside that of all heads."""
+        """The sources of the answer, with the weight of these heads next to that of all heads."""
         from attncli.features.source.sources import answer_sources as sources_of_answer
 
         return sources_of_answer(
@@ -132,7 +133,7 @@ def _sources_read(
     chat: bool,
     num_new: int,
 ) -> SourcedReading:
-    """The sources in their prompt, with room for `num_new` tokens. Raises UserError for an invalid prompt."""
+    """The sources in a prompt with room for `num_new` tokens. Raises UserError for an invalid prompt."""
     if isinstance(sources, SourcedReading):
         return sources
     sourced = sourced_text(question, sources, split)
@@ -146,10 +147,10 @@ def _sources_read(
 def retrieving_heads(
     model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
 ) -> RetrievingHeads:
-    """The heads that look at the right sentence of 24 synthetic contexts, sampled with the seed.
+    """Find the heads that look at the right sentence in 24 synthetic contexts, sampled with the seed.
 
-    Raises UserError for a model that cannot read the contexts and for one without such heads, and MemoryError
-    if memory runs out.
+    Raises UserError for a model that cannot read the contexts or has no such heads, and MemoryError if memory
+    runs out.
     """
     from attncli.features.source.retrieving_heads import retrieving_heads as heads_that_retrieve
 
@@ -158,7 +159,7 @@ def retrieving_heads(
 
 
 def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
-    """True if `retrieving_heads` reads fewer tokens than the prompt and the answer have."""
+    """True if `retrieving_heads` reads fewer tokens than there are in the prompt and answer together."""
     from attncli.features.source.retrieving_heads import search_takes_less as takes_less
 
     return takes_less(model, sources, answer)

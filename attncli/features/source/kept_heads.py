@@ -1,4 +1,4 @@
-"""Measurements of a model in the user's cache, by the contents of its weights: its retrieving heads."""
+"""Measurements of a model (its retrieving heads) in the user's cache, under a digest of its weights."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HEADS = "heads"
 
 
 def cache_file(spec: ModelSpec, what: str = HEADS) -> Path | None:
-    """The cache file of a model; None for a model without files of weights."""
+    """The cache file of a model, or None for a model without weight files."""
     source = spec.model_source()
     folder = None if source is None else local_model(source)
     if folder is None:
@@ -34,7 +34,7 @@ def cache_file(spec: ModelSpec, what: str = HEADS) -> Path | None:
 
 
 def cached_heads(spec: ModelSpec) -> list[str] | None:
-    """The retrieving heads of a model, or an empty list if it has none; None before a search."""
+    """A model's retrieving heads (an empty list if it has none), or None if they were never searched for."""
     file = cache_file(spec)
     if file is None or not file.exists():
         return None
@@ -48,18 +48,18 @@ def cached_heads(spec: ModelSpec) -> list[str] | None:
 
 
 def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> list[str]:
-    """The heads named in the settings or, without any, the cached heads."""
+    """The heads named in the settings or, if none are named, the cached heads."""
     return names.split(",") if names else cached or []
 
 
 def cache_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
-    """Cache the retrieving heads, or their absence. Returns the file, or None without one."""
+    """Cache the retrieving heads or their absence. Return the file, or None if there is none."""
     chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
     return write_cache_file(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
 
 
 def write_cache_file(spec: ModelSpec, what: str, content: Mapping[str, Any], key: str) -> Path | None:
-    """Replace a cache file. Returns it, or None without one; raises UserError, at `key`, if it cannot."""
+    """Replace a cache file, and return its path or None. Raises UserError at `key` if that fails."""
     file = cache_file(spec, what)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""The block of the page with the tokens of an answer next to their sources."""
+"""The block of the page that shows an answer's tokens next to their sources."""
 
 from importlib.resources import files
 

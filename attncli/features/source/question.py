@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "SourcedReading":
-    """The prompt as the model reads it. Raises UserError if it does not fit, and for sources without text."""
+    """Read the prompt for the model. Raises UserError if it does not fit, or for sources without text."""
     from attncli.models.encoders import is_encoder
 
     if is_encoder(pretrained) and not spec.chat:
@@ -34,12 +34,12 @@ def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: An
 def report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    """The report of the sources of an answer."""
+    """Build the report on the sources of an answer."""
     from attncli.features.source.door import SourcedAnswer
     from attncli.runs.report_parts import build_report
 
     answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
-    # Before the search for heads, which takes long: the model may write nothing.
+    # Done before the search for heads, which takes long, because the model may write nothing.
     answered = SourcedAnswer.given_or_written(
         pretrained,
         reading,
@@ -85,10 +85,10 @@ def _cached_or_searched_heads(
     answer: str | None,
     progress: "Progress | None",
 ) -> list[str] | None:
-    """The cached heads of a model, searched and cached now if the search reads less than the prompt has.
+    """A model's cached heads, found and cached now if the search reads fewer tokens than the prompt has.
 
-    None without a search, an empty list if no head retrieves. A batch never searches: its numbers would
-    depend on the order of the prompts.
+    The result is None without a search, and an empty list if no head retrieves. A batch never searches,
+    because its numbers would depend on the order of the prompts.
     """
     from attncli.features.source.door import retrieving_heads, search_takes_less
 
@@ -141,7 +141,7 @@ ORDERS = {
 
 
 def _last_part(spec: SourceSpec, sourced: "SourcedText") -> Iterator[str]:
-    """A note if the end of a text is a source although it may be the question."""
+    """A note if the end of a text is treated as a source although it may be the question."""
     last = sourced.sources[-1]
     is_end = last.end == len(sourced.text.rstrip()) and last.name.startswith(spec.split)
     if is_end and len(sourced.sources) > 1 and spec.split != "word":
@@ -149,7 +149,7 @@ def _last_part(spec: SourceSpec, sourced: "SourcedText") -> Iterator[str]:
 
 
 def _order_notes(result: "AnswerSources") -> Iterator[str]:
-    """A note on the order of two or more sources, and the colours of the answer."""
+    """A note on the order of the sources, if there are several, and on the colours of the answer."""
     kinds = list(dict.fromkeys(str(source.ranked_by) for source in result.sources))
     if len(result.sources) == 1:
         return
@@ -161,7 +161,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
 def report_heads(
     spec: RetrievingHeadsSpec, reading: "Reading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    """The report of the retrieving heads, which are cached for the model."""
+    """Build the report on the retrieving heads, which are cached for the model."""
     from attncli.features.source.door import retrieving_heads
     from attncli.runs.report_parts import build_report
 

@@ -1,4 +1,4 @@
-"""Reads the sources of a text, of documents or of a chat from the settings of `attn source`."""
+"""Read the sources of a text, of documents or of a chat from the settings of `attn source`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_sources(spec: "SourcedTextSpec", texts: Texts) -> None:
-    """Raise UserError for a chat or a text without sources, before a model is opened."""
+    """Raise UserError for a chat or text without sources, before opening a model."""
     from attncli.models.source_texts import chat_messages
 
     if (chat := _chat(spec, texts)) is not None:
@@ -23,7 +23,7 @@ def check_sources(spec: "SourcedTextSpec", texts: Texts) -> None:
 
 
 def read_for_decoder(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") -> "SourcedReading":
-    """The prompt as the model reads it. Raises UserError if it does not fit."""
+    """Read the prompt for the model. Raises UserError if it does not fit."""
     from attncli.models.source_texts import read_sourced
 
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
@@ -33,7 +33,7 @@ def read_for_decoder(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrai
 
 
 def _in_prompt(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") -> "SourcedText":
-    """The sources in their prompt: documents, marked parts, turns of a chat, or parts of a text."""
+    """Put the sources in their prompt: documents, marked parts, turns of a chat, or parts of a text."""
     from attncli.models.source_texts import chat_text
 
     if (chat := _chat(spec, texts)) is not None:
@@ -43,7 +43,7 @@ def _in_prompt(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") 
 
 
 def _chat(spec: "SourcedTextSpec", texts: Texts) -> str | None:
-    """The text if it is a chat as JSON. Raises UserError for a question beside it."""
+    """The text, if it is a chat in JSON. Raises UserError if there is also a question."""
     from attncli.models.source_texts import is_chat
 
     if not spec.chat or spec.document or texts.context is None or not is_chat(texts.context):
@@ -56,9 +56,10 @@ def _chat(spec: "SourcedTextSpec", texts: Texts) -> str | None:
 
 
 def sourced_text(spec: "SourcedTextSpec", texts: Texts, *, is_continued: bool = True) -> "SourcedText":
-    """The sources of documents, or the marked or other parts of a text, without a model.
+    """The sources in documents, or the marked or other parts of a text; this needs no model.
 
-    A text without a question may end in one if the model continues it (`is_continued`).
+    If the model continues a text (`is_continued`), the text may end in a question instead of having a
+    separate one.
     """
     from attncli.models.source_texts import marked_text, with_documents
 

@@ -14,9 +14,10 @@ NATS = "nats"
 class RankedSource(Record):
     """A source: its number, text and tokens, and its measurements with their ranks.
 
-    `all_heads` is the mean weight of all heads on the source, `retrieving_heads` that of the chosen heads.
-    `lost` is the fall of the answer's log-probability without the text of the source, in nats; `effect` is
-    from a fit to random sets of sources. `ranked_by` is the measurement that decides its place.
+    `all_heads` is the mean weight of all heads on the source, and `retrieving_heads` is that of the chosen
+    heads. `lost` is how far the answer's log-probability falls without the text of the source, in nats;
+    `effect` comes from a fit to random sets of sources. `ranked_by` is the measurement that decides its
+    place.
     """
 
     source: int
@@ -37,11 +38,11 @@ class RankedSource(Record):
 
 
 class AnswerToken(Record):
-    """A token of the answer, its text and its position.
+    """A token of the answer, with its text and position.
 
-    `source` is the source with more than half of the token's weight on all sources. `measured_source` is the
-    source with more than half of the token's losses over all sources; `measured` is the loss, in nats, or
-    the effect in a fit.
+    `source` is the source that has more than half of the token's weight on all sources. `measured_source` is
+    the source that has more than half of the token's losses over all sources; `measured` is the loss, in
+    nats, or the effect in a fit.
     """
 
     token: str | None = column(is_needed=False)
@@ -55,9 +56,9 @@ class AnswerToken(Record):
 
 
 class SourceRanking(Record):
-    """The agreement of a weight with the loss or the effect, over the `removed` sources.
+    """How well a weight agrees with the loss or the effect, over the `removed` sources.
 
-    Has Spearman's correlation, and 1 if both rank the same source first, else 0.
+    The columns are Spearman's correlation, and 1 if both rank the same source first, otherwise 0.
     """
 
     ranking: str
@@ -68,7 +69,7 @@ class SourceRanking(Record):
 
 
 class AnswerCounts(Record):
-    """The first source, and the numbers of sources, of prompt tokens and of answer tokens."""
+    """The first source, and the numbers of sources, prompt tokens and answer tokens."""
 
     first: int = column(is_needed=False)
     sources: int = column(is_needed=False)
@@ -78,7 +79,7 @@ class AnswerCounts(Record):
 
 
 class HeadOnSources(Record):
-    """A head's weight on all sources, and its strongest source with the weight on it."""
+    """A head's weight on all sources, and its strongest source with the weight on that source."""
 
     stack: str
     layer: int
@@ -92,9 +93,10 @@ class HeadOnSources(Record):
 class AnswerSources(Result):
     """An answer and its sources.
 
-    `sources` are ranked: removed sources come first, by the loss without them, then the other sources by the
-    weight of the chosen heads or of all heads; a fit ranks all of them by effect. `weights` (token, source)
-    has the weight of each token on each source, of the chosen heads or of all heads.
+    `sources` is ranked: removed sources come first, ordered by the loss without them, followed by the other
+    sources, ordered by the weight of the chosen heads or of all heads; a fit ranks all sources by effect.
+    `weights` (token, source) has the weight of each token on each source, for the chosen heads or for all
+    heads.
     """
 
     sources: Records[RankedSource] = group()
@@ -119,7 +121,7 @@ class AnswerSources(Result):
 
 
 class RetrievingHead(Record):
-    """The share of contexts in which a head looks at the right sentence most, and its mean weight on it."""
+    """The share of contexts in which a head looks most at the right sentence, and its mean weight on that."""
 
     stack: str = column(is_needed=False)
     layer: int
@@ -134,14 +136,14 @@ class RetrievingHead(Record):
 
 
 class ChosenHead(Record):
-    """The name of a retrieving head, as 18:6."""
+    """The name of a retrieving head, such as 18:6."""
 
     chosen_head: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievingHeads(Result):
-    """The heads of a model on synthetic contexts, the strongest first, and the chosen heads."""
+    """A model's heads on synthetic contexts, strongest first, and the chosen heads."""
 
     rows: Records[RetrievingHead] = group("heads")
     chosen: Records[ChosenHead] = group()

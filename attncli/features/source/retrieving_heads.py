@@ -1,4 +1,4 @@
-"""The heads that look at the source of an answer, on synthetic contexts with one right sentence."""
+"""The heads that look at the source of an answer, found on synthetic contexts with one right sentence."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ OTHER_PREDICATES = (
 
 
 class SyntheticContext(NamedTuple):
-    """Sentences, the index of the right one, and the beginning and end of that sentence."""
+    """Sentences, the index of the right one, and the beginning and end of the right one."""
 
     sentences: list[str]
     right: int
@@ -63,7 +63,7 @@ class SyntheticContext(NamedTuple):
     answer: str
 
     def sourced(self) -> SourcedText:
-        """The sentences as sources, with the beginning of the right one below them."""
+        """The sentences as sources, with the beginning of the right sentence below them."""
         text, sources = "", list[Passage]()
         for number, sentence in enumerate(self.sentences, start=1):
             start = len(text) + bool(text)
@@ -73,7 +73,7 @@ class SyntheticContext(NamedTuple):
 
 
 def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Iterator[SyntheticContext]:
-    """Contexts with `Anna left the key in the drawer.` among other sentences, some of the same form."""
+    """Yield contexts that hide `Anna left the key in the drawer.` among sentences, some of the same form."""
     generator = random.Random(seed)
     for _ in range(num_contexts):
         who, what, where = (generator.sample(words, NUM_SENTENCES) for words in (NAMES, THINGS, PLACES))
@@ -94,7 +94,7 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
 
 
 def search_takes_less(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> bool:
-    """True if `retrieving_heads` reads fewer tokens than the prompt and the answer have."""
+    """True if `retrieving_heads` reads fewer tokens than there are in the prompt and answer together."""
     num_tokens = len(reading.prompt.ids)
     if answer is not None:
         num_tokens += len(pretrained.encoded(answer, add_special_tokens=False)["input_ids"])
@@ -120,9 +120,10 @@ def retrieving_heads(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> RetrievingHeads:
-    """The heads with the largest found × weight on synthetic contexts with given answers.
+    """Find the heads with the largest found × weight on synthetic contexts with given answers.
 
-    Raises UserError for a model that cannot read the contexts, or if no head looks at the right sentences.
+    Raises UserError for a model that cannot read the contexts, or has no head that looks at the right
+    sentences.
     """
     shares: torch.Tensor | None = None
     weight: torch.Tensor | None = None

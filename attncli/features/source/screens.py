@@ -50,7 +50,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 
 def _ranked(report: Report, display: Display) -> ScreenParts:
-    """One line per source."""
+    """A table with one line per source."""
     sources = report.result_of(AnswerSources).sources
     yield Elastic(
         lambda most: _sources(sources, most, display), MOST_SOURCES, LEAST_SOURCES, len(sources), rank=1
@@ -58,7 +58,7 @@ def _ranked(report: Report, display: Display) -> ScreenParts:
 
 
 def _answer(report: Report, display: Display) -> ScreenParts:
-    """The answer with the source of each part."""
+    """The answer, with the source of each part."""
     result = report.result_of(AnswerSources)
     lines = _answer_lines(result, display)
     title = f"the answer, each part with the source {_source_criterion(result)}"
@@ -82,7 +82,7 @@ def _heads_title(report: Report, heads: Records[RetrievingHead], total: int) -> 
 
 
 def knows_heads(report: Report) -> bool:
-    """True if the report has retrieving heads: chosen here, cached or named."""
+    """True if the report has retrieving heads, whether chosen here, cached or named."""
     result = report.result
     return isinstance(result, RetrievingHeads) or (
         isinstance(result, AnswerSources)
@@ -95,7 +95,7 @@ SEPARATORS = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?
 
 
 def split_further(report: Report) -> str | None:
-    """`"QUESTION" --document a.md --split paragraph` if the only source can be split; else None."""
+    """`"QUESTION" --document a.md --split paragraph` if the only source can be split, otherwise None."""
     result, spec = report.result, report.spec
     files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
     if not isinstance(result, AnswerSources) or len(result.sources) != 1:
@@ -138,18 +138,18 @@ def _sources(sources: Records[RankedSource], count: int, display: Display) -> It
 
 
 def _source_name(source: RankedSource) -> str:
-    """`doc2 b.md`: the name of a source, as in --expect, and its title."""
+    """The name of a source, as in --expect, and its title: `doc2 b.md`."""
     return plain_text(f"{source.name} {shortened(str(source.title), 16)}".strip())
 
 
 def _source_criterion(result: AnswerSources) -> str:
-    """The criterion for the source of a part of the answer."""
+    """The criterion by which a part of the answer is assigned to its source."""
     is_fit = result.sources[0].ranked_by == "effect"
     return "that adds most to it" if is_fit else "without which it loses most"
 
 
 def _compared(report: Report, display: Display) -> Iterator[str]:
-    """The line `Weights and loss without 5 of 21 sources: all heads, rank correlation 0.10, first wrong.`"""
+    """A line: `Weights and loss without 5 of 21 sources: all heads, rank correlation 0.10, first wrong.`"""
     result = report.result_of(AnswerSources)
     rankings, num_sources = result.rankings, len(result.sources)
     if num_sources < 2 or not rankings:
@@ -167,7 +167,7 @@ def _compared(report: Report, display: Display) -> Iterator[str]:
 
 
 def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
-    """The lines of the answer: each part has the number, and the colour, of its source."""
+    """The lines of the answer, in which each part has the number and colour of its source."""
     numbers = [source.source for source in result.sources]
     colours: Mapping[int | None, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
     words: list[list[ScreenLine]] = [[]]
@@ -192,7 +192,7 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """The next steps; also --find-heads without retrieving heads, and a split of the only source."""
+    """The next steps, plus --find-heads if there are no retrieving heads, and a split of the only source."""
     if (model := report.spec.get("model")) and not knows_heads(report):
         steps = (f"--find-heads --model {shlex.join([plain_text(str(model))])}", *steps)
     further = split_further(report)

@@ -1,4 +1,4 @@
-"""The settings of `attn source` and `attn source --find-heads`, and those shared by all of its forms."""
+"""The settings of `attn source` and `attn source --find-heads`, and those that all forms share."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -73,7 +73,7 @@ NewTokens = Annotated[Size, Everyday(), Field(description="the maximum number of
 
 
 class SourcesSpec(ModelSpec):
-    """The settings shared by the forms of `attn source`."""
+    """Settings shared by the forms of `attn source`."""
 
     experiment = "source"
     title = "Sources of an answer"
@@ -88,11 +88,11 @@ class SourcesSpec(ModelSpec):
 
 
 class SourcedTextSpec(SourcesSpec):
-    """The settings of a text with sources, and of an answer to it."""
+    """Settings of a text with sources, and of an answer to it."""
 
     off_keys = frozenset({"document", "context", "chat", "answer", "head", "runs"})
     needs: ClassVar[Mapping[str, str]] = {"document": "sentence", "split=document": "document"}
-    # The fewest sources besides a question at the end of a text.
+    # The fewest sources besides a question at the end of the text.
     least_sources: ClassVar[int] = 2
 
     file: Annotated[TextPath | None, IN_FILE] = Field(
@@ -129,18 +129,18 @@ class SourcedTextSpec(SourcesSpec):
 
     @property
     def text_split(self) -> "Split":
-        """The unit that is a source in a text without documents."""
+        """The unit that counts as a source in a text without documents."""
         assert self.split != "document", "refused without documents"
         return self.split
 
     @property
     def sources_key(self) -> str:
-        """The setting that has the sources."""
+        """The name of the setting that has the sources."""
         sources = {"document": self.document, "file": self.file, "context": self.context}
         return next((key for key, value in sources.items() if value), "sentence")
 
     def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
-        """The parts of a text, without a question at its end if the model continues it (`is_continued`)."""
+        """The parts of a text, without the question at its end if the model continues it (`is_continued`)."""
         from attncli.models.source_texts import ASKING, split_text, without_asking
 
         parts = split_text(text, self.text_split, question=question, key=self.sources_key)

@@ -1,6 +1,6 @@
-"""The sources of an answer: the weight of heads on each source, and the answer's loss without it.
+"""The sources of an answer: the weight of heads on each source, and the loss without that source.
 
-Weights show where heads looked, not causes; a removal moves every token after it.
+Weights show where heads looked, not what caused the answer; a removal moves every token after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def answer_to(
 ) -> Target:
     """The given answer or, without one, the answer that the model writes.
 
-    Raises UserError for neither, and MemoryError if memory runs out.
+    Raises UserError if there is neither, and MemoryError if memory runs out.
     """
     if answer is not None:
         return given_answer(pretrained, answer, reading.prompt.ids)
@@ -69,7 +69,7 @@ def written_answer(
 ) -> Target:
     """The answer that the model writes after its prompt.
 
-    Raises UserError if there is none, and MemoryError if memory runs out.
+    Raises UserError if the model writes nothing, and MemoryError if memory runs out.
     """
     if work is not None:
         work.read()
@@ -87,10 +87,10 @@ WRITTEN_TOKEN = 4.0
 
 
 class AnswerWork:
-    """Reports the progress of all passes for an answer, as one share, with costs in tokens.
+    """Reports the progress of all passes for an answer as a single share, with costs in tokens.
 
-    The model reads the prompt, writes the answer (at most `num_new` tokens, 0 for a given answer), reads it,
-    then reads the prompts without sources.
+    The model reads the prompt, writes the answer (at most `num_new` tokens, or 0 for a given answer), reads
+    the answer, and then reads the prompts without sources.
     """
 
     def __init__(
@@ -109,21 +109,21 @@ class AnswerWork:
         self._work = Work(tell, written + self.num_prompt + self._without)
 
     def read(self) -> None:
-        """Begin to read the prompt before writing."""
+        """Begin reading the prompt before the answer is written."""
         self._work.begin("reading", float(self.num_prompt), runs=-(-self.num_prompt // LONG_CHUNK))
 
     def write(self) -> None:
-        """Begin to write the answer."""
+        """Begin writing the answer."""
         self._work.begin("writing", WRITTEN_TOKEN * self.num_new)
 
     def look(self, replay: Replay) -> None:
-        """Begin to read the answer, and the prompt unless the cache has it."""
+        """Begin reading the answer, and the prompt as well unless it is cached."""
         count = len(replay.answer) + (0 if replay.is_read else self.num_prompt)
         self._work.begin("reading the answer", float(count), runs=-(-count // LONG_CHUNK))
         self._work.expect(self._without)
 
     def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
-        """Iterate once before each run of a prompt without the sources of a mask."""
+        """Yield once before each run of a prompt without the sources of a mask."""
         before = torch.ones_like(masks[0])
         costs = []
         for mask in masks:
@@ -136,7 +136,7 @@ class AnswerWork:
             yield
 
     def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
-        """The tokens from the first source that differs from the whole prompt or from the prompt before."""
+        """The number of tokens from the first source that differs from the whole or the previous prompt."""
         shared = [0]
         for other_mask in (torch.ones_like(mask), before):
             differ = (mask != other_mask).nonzero()
@@ -150,17 +150,17 @@ class AnswerWork:
         return max(0, self.num_prompt - max(shared) - removed)
 
     def _first_token(self, source: int) -> int:
-        """The first token of a source and of the sources after it."""
+        """The first token of a source and the sources after it."""
         starts = [places[0] for places in self.reading.places[source:] if places]
         return min(starts, default=self.num_prompt)
 
 
 @dataclass(frozen=True)
 class SourceWeights:
-    """The weight of the answer's queries on each source, without the prompt's first token, where sinks are.
+    """The weight of the answer's queries on each source, except on the prompt's first token, a common sink.
 
-    `by_head` has the means over tokens of the `heads`; `mean` is the mean over all heads, and `chosen` the
-    mean over the chosen heads, or None.
+    `by_head` has the means over tokens of the `heads`; `mean` is the mean over all heads, and `chosen` is the
+    mean over the chosen heads, or None if none are chosen.
     """
 
     heads: list[tuple[str, int, int]]
@@ -170,7 +170,7 @@ class SourceWeights:
 
 
 def check_heads(pretrained: Pretrained, reading: SourcedReading, heads: Sequence[str]) -> None:
-    """Raise UserError for heads that the model does not have. Reads only two tokens of the prompt."""
+    """Raise UserError for heads that the model does not have, after reading only two tokens of the prompt."""
     if heads:
         first = reading.prompt.ids[:2]
         layers, _ = Replay(pretrained.whole, first, Target(first[:1].tolist())).layers()
@@ -192,7 +192,7 @@ def source_weights(
     *,
     with_first: bool = False,
 ) -> SourceWeights:
-    """The weights on sources, from layers with the queries of the answer.
+    """The weights on sources, measured in layers that have the answer's queries.
 
     The prompt's first token counts only with `with_first`. Raises UserError for chosen heads that do not
     exist.
@@ -220,8 +220,8 @@ def source_weights(
 def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
     """The score by which sources are chosen for removal: the weight of the chosen heads.
 
-    Without chosen heads, it is the largest weight of a single head minus the mean over all heads, which
-    depends on the few heads that retrieve, not on the many that do not.
+    Without chosen heads, the score is the largest weight of a single head minus the mean over all heads, so
+    that it depends on the few heads that retrieve and not on the many that do not.
     """
     if weights.chosen is not None:
         return weights.chosen.mean(dim=0)
@@ -231,7 +231,7 @@ def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
 def _on_sources(
     layer: CapturedLayer, member: Float[Tensor, "key source"], num_tokens: int
 ) -> Iterator[Float[Tensor, "head token source"]]:
-    """The weight on each source, for some tokens at a time; written tokens are not a source."""
+    """Yield the weights on each source, a few tokens at a time; written tokens do not belong to a source."""
     for start in range(0, num_tokens, QUERIES_AT_ONCE):
         part = with_queries(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
         weights = attend(part.attention, Wanted(weights=True)).weights
@@ -241,7 +241,7 @@ def _on_sources(
 
 
 def answer_logits(log_probabilities: Float[Tensor, " run"]) -> Float[Tensor, " run"]:
-    """ln p - ln(1 - p) of whole answers."""
+    """ln p - ln(1 - p) for the probabilities of whole answers."""
     sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
     return sums - torch.log(-torch.expm1(sums))
 
@@ -251,7 +251,7 @@ def lasso_effects(
 ) -> Float[Tensor, " source"]:
     """The effect of each source on the logit of the answer's probability, ln p - ln(1 - p), by ContextCite.
 
-    The Lasso of the logits per token on standardised masks, with a penalty of 0.01.
+    The effects are a Lasso fit of the logits per token to standardised masks, with a penalty of 0.01.
     """
     return _fitted(masks, answer_logits(log_probabilities) / num_tokens) * num_tokens
 
@@ -259,15 +259,13 @@ def lasso_effects(
 def standardised_effects(
     masks: Bool[Tensor, "run source"], numbers: Float[Tensor, " run"]
 ) -> Float[Tensor, " source"]:
-    """The effect of each source on a number other than a probability, by the same fit to standardised
-    numbers.
-    """
+    """The effect of each source on another number than a probability, from a fit to standardised numbers."""
     spread = numbers.double().std(correction=0)
     return torch.zeros(masks.shape[1]) if not spread else _fitted(masks, numbers.double() / spread) * spread
 
 
 def _fitted(masks: Bool[Tensor, "run source"], target: Float[Tensor, " run"]) -> Float[Tensor, " source"]:
-    """The coefficients of the Lasso on standardised masks, in units of the masks."""
+    """The Lasso coefficients on standardised masks, converted to the units of the masks."""
     present = masks.double()
     scale = present.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
@@ -281,11 +279,11 @@ def lasso(
     *,
     tolerance: float = 1e-10,
 ) -> Float[Tensor, " column"]:
-    """w with the least |y - X w|^2 / 2n + penalty |w|_1, the columns of X and y centred.
+    """The w that minimises |y - X w|^2 / 2n + penalty |w|_1, where y and the columns of X are centred.
 
-    By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
+    This uses coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
-    # The product of each column with the residual, updated at every step (covariance updates).
+    # The product of each column with the residual, which every step updates (covariance updates).
     gram = (columns.mT @ columns / len(target)).numpy()
     with_residual = (columns.mT @ (target - target.mean()) / len(target)).numpy()
     weights = [0.0] * len(with_residual)
@@ -320,12 +318,12 @@ def answer_sources(
     seed: int = 0,
     work: AnswerWork | None = None,
 ) -> AnswerSources:
-    """The sources of an answer that the model wrote or reads.
+    """Find the sources of an answer that the model wrote or reads.
 
-    The chosen `heads`, as 18:6, have a separate weight. `method` is weights, which removes the five sources
-    with the highest `likeliest`; removal, which removes each source; or sampled, which fits `num_runs` random
-    sets of sources. Raises UserError for heads that the model does not have, and for a request that it cannot
-    meet, and MemoryError if memory runs out.
+    The chosen `heads`, such as 18:6, get a weight of their own. `method` is weights, which removes the five
+    sources with the highest `likeliest`; removal, which removes each source; or sampled, which fits
+    `num_runs` random sets of sources. Raises UserError for heads that the model does not have and for a
+    request that it cannot meet, and MemoryError if memory runs out.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     if work is not None:
@@ -379,7 +377,7 @@ def answer_sources(
 
 
 def _removal_progress(work: AnswerWork | None, replay: Replay, what: str) -> BeforeEach | None:
-    """The progress callback before each run without sources, or None."""
+    """The progress callback that is called before each run without sources, or None."""
     return None if work is None else lambda masks: work.remove(masks, replay, what)
 
 
@@ -396,7 +394,7 @@ def _counts(
 
 
 def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
-    """Ranks from 1 for the largest; ties in their order, None for NaN."""
+    """Ranks, where 1 is the largest; ties are ranked in order, and NaN gets None."""
     measured_places = [place for place, number in enumerate(numbers.tolist()) if number == number]
     order = sorted(measured_places, key=lambda place: -float(numbers[place]))
     ranks: list[int | None] = [None] * len(numbers)
@@ -412,7 +410,7 @@ LEAST_LOST = 0.05
 
 
 def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> Records[RankedSource]:
-    """The sources, ranked by their measurements; sources with fewer measurements come last."""
+    """The sources, ranked by their measurements; the sources that have fewer measurements come last."""
     ranks = {name: _ranks(numbers) for name, numbers in measured.items()}
     rows, sourced = [], reading.sourced
     for place, (source, text, tokens) in enumerate(
@@ -463,7 +461,7 @@ def _token_rows(
 
 
 def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
-    """The text of each token; the last of several tokens has the character that they make."""
+    """The text of each token; if several tokens form one character, the last of them has that character."""
     pieces, before = [], ""
     for end in range(1, len(ids) + 1):
         text = pretrained.text_of(ids[:end])
@@ -474,7 +472,7 @@ def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
 
 
 def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
-    """The agreement of the weights with the loss, or with the effect of the fit."""
+    """How well the weights agree with the loss, or with the effect in the fit."""
     reference = "effect" if "effect" in measured else "lost"
     is_measured = ~measured[reference].isnan()
     rows: list[dict[str, str | int | float]] = []
@@ -494,7 +492,7 @@ def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
 
 
 def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
-    """One row per head: its weight on all sources, and its strongest source."""
+    """One row per head, with its weight on all sources and its strongest source."""
     return HeadOnSources.rows(
         {
             "stack": stack,
@@ -509,7 +507,7 @@ def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
 
 
 def source_notes(sourced: SourcedText) -> Iterator[str]:
-    """Notes on a question at the end of a text, and on sources with the same text."""
+    """Notes on a question at the end of a text, and on sources with identical text."""
     if sourced.asking:
         asking = " ".join(sourced.asking.split())
         yield f'"{asking}" is read as the question, not as a source; <source>...</source> makes it one.'

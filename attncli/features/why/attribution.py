@@ -1,6 +1,6 @@
 """Direct logit attribution: the contribution of each head to the logit of the next token.
 
-The logit is the sum of what each head and each MLP adds to the residual stream of the last token, along the
+The logit is the sum of what each head and each MLP adds to the last token's residual stream, along the
 direction that W_U reads.
 """
 
@@ -57,7 +57,7 @@ from attncli.records.surveys import LookedAtKey
 
 @dataclass
 class Call:
-    """The input and output of one call of a module at the last token of a text, in float64."""
+    """The input and output of one call to a module at the last token of a text, in float64."""
 
     read: Float[Tensor, " dim"]
     gave: Float[Tensor, " embed"]
@@ -70,11 +70,11 @@ Calls = dict[str, list[Call]]
 
 @contextmanager
 def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
-    """Record the calls of a model's modules while it runs on one text."""
+    """Record the calls to a model's modules while the model runs on one text."""
     calls: Calls = {}
 
     def last(tensor: object) -> Tensor | None:
-        """A copy of the last token's vector: some models reuse the memory."""
+        """Copy the last token's vector, because some models reuse the memory."""
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.ndim < 2:
             return None
         if tensor.numel() != num_tokens * tensor.shape[-1]:
@@ -101,7 +101,7 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 @dataclass(frozen=True)
 class LastHeads:
-    """The input of W_O from the heads of a layer at the last token."""
+    """The input of W_O that comes from a layer's heads at the last token."""
 
     module: str
     heads: Float[Tensor, "head value_dim"]
@@ -110,9 +110,9 @@ class LastHeads:
 
 @dataclass(frozen=True)
 class HeadsAddition:
-    """The vectors that the heads of a layer add through W_O, and the bias of W_O.
+    """The vectors that a layer's heads add through W_O, and the bias of W_O.
 
-    The block multiplies the output of W_O by `factor`, which `heads` and `bias` include.
+    The block multiplies the output of W_O by `factor`, which is already applied to `heads` and `bias`.
     """
 
     module: str
@@ -123,7 +123,7 @@ class HeadsAddition:
 
 @dataclass(frozen=True)
 class LayerAddition:
-    """The vectors that a block adds: of its heads, with or without a softmax, and of its MLP."""
+    """The vectors that a block adds: those of its heads, with or without a softmax, and that of its MLP."""
 
     layer: int
     mixers: list[HeadsAddition]
@@ -132,7 +132,7 @@ class LayerAddition:
 
 @dataclass(frozen=True)
 class Residual:
-    """The residual stream before the first block, the additions of the blocks, and the stream at the end."""
+    """The residual stream before the first block, what the blocks add, and the stream at the end."""
 
     embedding: Float[Tensor, " embed"]
     blocks: list[LayerAddition]
@@ -140,7 +140,7 @@ class Residual:
 
 
 def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads]) -> Residual:
-    """The residual stream as a sum, from the outputs of the heads of each layer at the last token.
+    """The residual stream as a sum, from the outputs of each layer's heads at the last token.
 
     Raises UserError if the output of a block is not the sum of its input, the output of W_O and the outputs
     of other modules in the block.
@@ -183,7 +183,7 @@ def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHead
 def _block(
     layer: int, call: Call, mixers: Sequence[LastHeads], gave: Sequence[Tensor], inside: Sequence[Tensor]
 ) -> LayerAddition | None:
-    """The additions of a block, from the outputs of W_O and of its modules; None if they do not add up."""
+    """What a block adds, from the outputs of W_O and of its modules, or None if they do not add up."""
     added = call.gave - call.read
     factors = _factors(added, gave, inside, call.gave.abs().max())
     if factors is None:
@@ -202,12 +202,11 @@ def _block(
 def _factors(
     added: Tensor, head_outputs: Sequence[Tensor], inside: Sequence[Tensor], size: Tensor
 ) -> list[float] | None:
-    """The factor of the output of each W_O in the vector that a block adds; None if the vector is another
-    sum.
+    """The factor of each W_O's output in the vector that a block adds, or None if that is another sum.
 
     The remainder is zero, the output of a module, or the sum of two outputs (experts, and an MLP that all
     tokens share), times another factor. Factors of 1 are tried first; Granite and Falcon-H1 multiply by a
-    setting.
+    factor from their config.
     """
     if any(part.shape != added.shape for part in head_outputs):
         return None
@@ -223,7 +222,7 @@ def _factors(
     for part in (*outputs, *sums):
         columns = torch.stack([*head_outputs, part], dim=1)
         factors = torch.linalg.lstsq(columns, added).solution
-        # A vector along the same direction is not a second part.
+        # A vector in the same direction is not a second part.
         alike = [abs(float(torch.cosine_similarity(each, part, dim=0))) for each in head_outputs]
         is_second = max(alike, default=0.0) < 1 - ROUNDING
         # A factor of 0 would mean that the heads are in the remainder, for example behind a norm.
@@ -240,7 +239,7 @@ def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
-    """Raise UserError with the reason that a logit is not a sum of parts in this model."""
+    """Raise UserError with the reason why a logit is not a sum of parts in this model."""
     instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which does not need this sum"
     raise UserError(
         f"model: the logits of {pretrained.name} are not a sum over its heads: {reason}: {instead}"
@@ -249,7 +248,7 @@ def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Direction:
-    """logit = stream · vector + bias. The last norm multiplied the stream by `scale`."""
+    """A direction: logit = stream · vector + bias. The last norm multiplied the stream by `scale`."""
 
     vector: Float[Tensor, " embed"]
     bias: float
@@ -263,10 +262,10 @@ def logit_direction(
     logits: Float[Tensor, " vocabulary"],
     target: Target,
 ) -> Direction:
-    """The direction in the residual stream that gives the logit of the target.
+    """The direction in the residual stream that gives the target's logit.
 
     A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
-    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). Raises UserError for other norms, and for logits that
+    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). Raises UserError for other norms, or for logits that
     are changed after W_U.
     """
     # transformers has no types for this method.
@@ -291,7 +290,7 @@ def logit_direction(
 def _logit_factor(
     pretrained: Pretrained, outputs: Float[Tensor, " vocabulary"], logits: Float[Tensor, " vocabulary"]
 ) -> float:
-    """The logits divided by the output of W_U: 1, or a factor (Cohere). Raises UserError if that varies."""
+    """The ratio of the logits to the output of W_U: 1 or a factor (Cohere). Raises UserError if it varies."""
     is_masked = logits <= torch.finfo(logits.dtype).min / 2
     outputs, logits = outputs[~is_masked].double(), logits[~is_masked].double()
     factor = 1.0 if close(outputs, logits) else float(outputs @ logits / (outputs @ outputs))
@@ -318,7 +317,7 @@ def _last_norm(
 
 
 def check_splits(pretrained: Pretrained) -> None:
-    """Raise UserError for a model whose logits cannot be split: not a decoder, or in half precision."""
+    """Raise UserError if the model's logits cannot be split: it is no decoder, or in half precision."""
     if pretrained.has_decoder or pretrained.predicts != "next":
         refuse(pretrained, "it is not a decoder that predicts the next token")
     dtype = pretrained.model.dtype
@@ -336,11 +335,11 @@ def attribution(
     *,
     head: str | None = None,
 ) -> LogitAttribution:
-    """The attribution of the logit of the reading's answer or, without an answer, of the most likely token.
+    """Attribute the logit of the reading's answer or, without an answer, of the most likely token.
 
-    `head`, as 5:11, is split by tokens; the default is the head that adds most. Raises UserError for a model
-    whose logits are not a sum of parts and for a head that the model does not have, and MemoryError if memory
-    runs out.
+    `head`, such as 5:11, is split by tokens; the default is the head that adds most. Raises UserError for a
+    model whose logits are not a sum of parts or a head that the model does not have, and MemoryError if
+    memory runs out.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
@@ -391,10 +390,11 @@ def mean_attribution(
     *,
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
-    """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.
+    """Compute the means of `attribution` over several texts, with 95 % intervals, and each text's logit.
 
-    `names` are the names of the texts, by default their numbers from 1. The pattern of a head is its most
-    frequent one. Raises UserError as `attribution` does, and MemoryError if memory runs out.
+    `names` has the names of the texts, which by default are their numbers from 1. The pattern of a head is
+    its most frequent pattern. Raises UserError in the same cases as `attribution`, and MemoryError if memory
+    runs out.
     """
     results: list[LogitAttribution] = []
     with idle_core_threads() as adapt:
@@ -427,7 +427,7 @@ def mean_attribution(
 
 
 def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
-    """The mean sums of several texts and, with `compares`, the share of texts whose difference is above 0."""
+    """The mean sums of several texts and, with `compares`, the share of texts with a positive difference."""
     cells: dict[str, float] = {}
     for name in (each for each in parts[0] if each != "norm_scale"):
         text_numbers = np.array([[row.number(name)] for row in parts], dtype=np.float64)
@@ -442,7 +442,7 @@ def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
 def _means(
     name: str, text_numbers: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The columns of the means over the texts and, for two or more texts, of the ends of their intervals."""
+    """The columns with the means over the texts and, for two or more texts, the ends of their intervals."""
     numbers = torch.from_numpy(np.array(text_numbers))
     mean = numbers.mean(dim=0)
     if len(numbers) == 1:
@@ -454,7 +454,7 @@ def _means(
 
 @dataclass(frozen=True)
 class _LastRow:
-    """The weights of the heads of a layer at the last token, and the values."""
+    """The weights of a layer's heads at the last token, and the values."""
 
     weights: Float[Tensor, "head key"]
     values: Float[Tensor, "kv_head key value_dim"]
@@ -462,7 +462,7 @@ class _LastRow:
 
 @dataclass(frozen=True)
 class _RecordedRun:
-    """A run on a text: the calls of its modules, the survey of its heads and their outputs at the last token.
+    """A run on a text: the calls to modules, the survey of heads, and the heads' outputs at the last token.
 
     `linear` has the heads without a softmax. `unshown` is a sentence that names the layers left out.
     """
@@ -484,7 +484,7 @@ class _RecordedRun:
 
 
 def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) -> _RecordedRun:
-    """Run a text. Only layers that may have `head` keep their last rows."""
+    """Run the model on a text. Only layers that may contain `head` keep their last rows."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
     refuse_replaced(model, ("output", "gated"), "which is not made of values")
@@ -538,7 +538,7 @@ def _head_logits(
     by_module: Mapping[str, Float[Tensor, " head"]],
     tokens: Sequence[str],
 ) -> Records[HeadLogit]:
-    """The contribution of each head, in the order of the layers, and its strongest key at the last token."""
+    """Each head's contribution, in the order of the layers, and its strongest key at the last token."""
     survey = run.survey
     compare_distances(survey)
     surveyed = surveyed_texts(survey)[0].heads
@@ -562,7 +562,7 @@ def _head_logits(
 
 
 def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
-    """A note on heads that do not write to the residual stream."""
+    """A note on heads that do not write to the residual stream directly."""
     modules = [
         pretrained.module_name(mixer.module)
         for block in residual.blocks
@@ -575,7 +575,7 @@ def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
 
 
 def _sums(residual: Residual, direction: Direction, logit: float) -> LogitParts:
-    """The sums over the model: embedding, heads, MLPs and biases."""
+    """The sums over the model: the embedding, the heads, the MLPs and the biases."""
     vector, blocks = direction.vector, residual.blocks
     mixers = [mixer for block in blocks for mixer in block.mixers]
     parts = {
@@ -594,9 +594,10 @@ def _key_logits(
     residual: Residual,
     vector: Float[Tensor, " embed"],
 ) -> Records[KeyLogit]:
-    """w_ij v_j m W_O · direction of a head at the last token i, and w_ij, for each token j.
+    """w_ij v_j m W_O · direction for a head at the last token i, and w_ij, for each token j.
 
-    m is the factor of each entry of the head's output from gate and norm, whose scale is frozen.
+    m is the factor by which the gate and the norm, whose scale is frozen, multiply each entry of the head's
+    output.
     """
     additions = [mixer for block in residual.blocks for mixer in block.mixers]
     place = next(

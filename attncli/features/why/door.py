@@ -34,13 +34,13 @@ def why(
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
-    """The contribution of each head, with or without a softmax, to the logit of the next token.
+    """Measure each head's contribution, with or without a softmax, to the logit of the next token.
 
-    The token is the most likely one or the `answer`, a text or a token id; with `against`, its logit minus
-    that of the other token is attributed. On one text, `head`, as 5:11, is split by tokens; the default is
-    the head that adds most. On several texts, or one with `names`, the result has means with 95 % intervals
-    and the logit of each text, by name or number. Raises UserError for a model whose logits are not a sum of
-    parts, and MemoryError if memory runs out.
+    The token is the most likely one, or the `answer` (a string or a token id); with `against`, its logit
+    minus that of the other token is attributed. On one text, `head`, such as 5:11, is split by tokens; the
+    default is the head that adds most. For several texts, or one text with `names`, the result has means with
+    95 % intervals and the logit of each text, by name or number. Raises UserError for a model whose logits
+    are not a sum of parts, and MemoryError if memory runs out.
     """
     from attncli.features.why.attribution import attribution, check_splits, mean_attribution
 
@@ -74,12 +74,12 @@ def score_parts(
     key: Position | None = None,
     over: Count = 2,
 ) -> ScoreParts:
-    """The score of `head`, as 18:6, for a query and a key, as a sum over the parts that wrote them.
+    """Split the score of `head`, such as 18:6, for a query and a key, into the parts that wrote them.
 
-    `query` and `key` are positions; the defaults are the last token and the key with the largest weight after
-    the first. The `over` most important heads of each side are listed with the keys that they looked at.
-    Raises UserError for a model whose scores are not a sum of parts, and for a head or a key that does not
-    exist, and MemoryError if memory runs out.
+    `query` and `key` are positions; the defaults are the last token and the key with the largest weight, not
+    counting the first key. The `over` most important heads of each side are listed with the keys that they
+    looked at. Raises UserError for a model whose scores are not a sum of parts, and for a head or a key that
+    does not exist, and MemoryError if memory runs out.
     """
     from attncli.features.why.scores import score_parts as parts_of_score
 

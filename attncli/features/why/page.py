@@ -1,4 +1,4 @@
-"""The block of the page on a score: the row of keys, and the contribution of each part to one score."""
+"""The block of the page on a score: the row of keys, and what each part contributes to one score."""
 
 from importlib.resources import files
 
@@ -8,7 +8,7 @@ from attncli.views.page.blocks import PageBlock
 
 
 def _data(report: Report) -> dict[str, object] | None:
-    """The contributions to the score of each key."""
+    """The contributions to the score of each key, or None."""
     score, tensors = report.result_of(ScoreParts), report.tensors_of("key_parts")
     if not tensors:
         return None

@@ -1,4 +1,4 @@
-"""`attn why`: the contribution of each head to a logit, or the parts of the score of one head."""
+"""`attn why`: the contribution of each head to a logit, or the parts of one head's score."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     class QueryAndKeySpec(SurveyTextSpec):
         to: str | None
 else:
-    # `from` is a keyword, so that the field cannot be declared in a class.
+    # `from` is a keyword, so the field cannot be declared in a class.
     QueryAndKeySpec = create_model(
         "QueryAndKeySpec",
         __base__=SurveyTextSpec,
@@ -136,12 +136,12 @@ class WhySpec(QueryAndKeySpec):
 
     @property
     def splits_score(self) -> bool:
-        """True for the score of a head, False for a logit."""
+        """True for a head's score, False for a logit."""
         return self.head is not None and self.answer is None
 
     @property
     def query(self) -> str:
-        """The name of the query's token."""
+        """The name of the query token."""
         return self.names_of_tokens().get("from") or "last"
 
     def names_of_tokens(self) -> dict[str, str]:
@@ -165,21 +165,21 @@ class WhySpec(QueryAndKeySpec):
 
 
 def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Reading":
-    """The text as the model reads it."""
+    """Read the text for the model."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
 
 
 def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress: object) -> "Report":
-    """The contributions of the heads to the logit, or the parts of the score of one head."""
+    """Build the report on the heads' contributions to the logit, or on the parts of one head's score."""
     return (_score_report if spec.splits_score else _report)(spec, reading, pretrained)
 
 
 def report_many(
     spec: WhySpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> "Report":
-    """The mean contributions of the heads to the logits after many texts, with 95 % intervals."""
+    """Build the report on the heads' mean contributions to logits after many texts, with 95 % intervals."""
     import torch
 
     from attncli.features.why.door import why
@@ -213,7 +213,7 @@ def report_many(
 def _read_line(
     spec: WhySpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Reading":
-    """A line of a file of prompts; its answers take precedence over the settings."""
+    """Read one line of a file of prompts; its answers take precedence over the settings."""
     from attncli.models.predicted import predicted_reading
     from attncli.models.reading_text import read_text
 

@@ -1,4 +1,4 @@
-"""The results of `attn why`: a logit, or the score of a head, as a sum over parts of the model."""
+"""The results of `attn why`: a logit, or a head's score, as a sum over parts of the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ LINEAR = "linear"
 class HeadLogit(Record):
     """The contribution of a head to a logit, and its strongest key at the last token, the `query`.
 
-    `kind` is self or linear, a head without a softmax, whose `pattern` is its kind of layer.
+    `kind` is self or, for a head without a softmax, linear; the `pattern` of a linear head is its kind of
+    layer.
     """
 
     layer: int
@@ -40,7 +41,7 @@ class HeadLogit(Record):
 
 
 class LayerLogit(Record):
-    """The contributions to a logit of a layer's heads together, and of its MLP."""
+    """A layer's contribution to a logit: the total of its heads, and its MLP."""
 
     layer: int
     attention: float | None = column(unit=LOGIT, has_interval=True, is_needed=False)
@@ -51,7 +52,7 @@ class LogitParts(Record):
     """The contributions by kind of part, their `sum`, and the `logit` that the model computes.
 
     The last norm multiplied the residual stream by `norm_scale`. `above` is the share of several texts on
-    which the answer's logit is above that of the token it is compared with (interval: Wilson 1927).
+    which the answer's logit is above the logit of the token it is compared with (interval: Wilson 1927).
     """
 
     embedding: float = column(unit=LOGIT, has_interval=True)
@@ -65,14 +66,14 @@ class LogitParts(Record):
 
 
 class KeyLogit(Record):
-    """p_ij v_j W_O · direction of one head at the last token i, and its weight p_ij, for each token j."""
+    """p_ij v_j W_O · direction for one head at the last token i, and its weight p_ij, for each token j."""
 
     contribution: float | None = column(unit=LOGIT)
     weight: float
 
 
 class TextLogit(Record):
-    """The logit, or the difference of two logits, of one text; `text` is its id or its number."""
+    """The logit, or the difference between two logits, for one text; `text` is its id or its number."""
 
     text: str
     logit: float = column(unit=LOGIT)
@@ -80,13 +81,13 @@ class TextLogit(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LogitAttribution(Result):
-    """The contributions of the parts of a decoder to a logit, or to a difference of two, as a sum.
+    """The contributions of a decoder's parts to a logit, or to a difference between two logits, as a sum.
 
     The scale of the last norm is frozen. `heads` and `layers` are in the order of the model; `parts` add up
     to the logit. `ids` has the token of the logit and, with `against`, the token it is compared with. `keys`
-    splits `head`, LAYER:HEAD, by tokens. For several texts the numbers are means with 95 % intervals, `texts`
-    has the logit of each, and `keys` is None. `unshown` is a sentence that names the layers whose heads are
-    left out; it is among the notes, too.
+    splits `head`, LAYER:HEAD, by tokens. For several texts, the numbers are means with 95 % intervals,
+    `texts` has the logit of each text, and `keys` is None. `unshown` is a sentence that names the layers
+    whose heads are left out; the notes include it, too.
     """
 
     covers_all_heads: ClassVar[bool] = True
@@ -103,15 +104,16 @@ class LogitAttribution(Result):
     unshown: str = ""
 
     def ranked(self) -> Records[HeadLogit]:
-        """The heads, the largest contribution in size first."""
+        """The heads, ordered by the size of their contributions, largest first."""
         return self.heads.sorted(lambda row: -abs(row.contribution or 0.0))
 
 
 class ScoreOfPart(Record):
-    """The contribution of a part of the model to a score, on the side of the query or of the key.
+    """The contribution of a part of the model to a score, on the query side or the key side.
 
     `score` is relative to the mean over the keys that the query sees (scaled scores, before a softcap);
-    `weight_without` is the softmax of the row without the part, at all keys or at the query.
+    `weight_without` is the key's weight in the softmax of the row without the part, at all keys or at the
+    query.
     """
 
     side: str
@@ -132,13 +134,13 @@ class PairOfParts(Record):
 
 
 class RowWeight(Record):
-    """The weight of one key in the row of a head."""
+    """The weight of one key in a head's row."""
 
     weight: float
 
 
 class KeyScores(Record):
-    """The contribution of a part to the score of each key on either side, and the key's weight without it.
+    """A part's contribution to the score of each key on either side, and the key's weight without the part.
 
     Contributions to keys that the query does not see are NaN.
     """
@@ -150,13 +152,13 @@ class KeyScores(Record):
 
 
 class PartName(Record):
-    """A part of a model that writes to the residual stream: 16:0, MLP 16, embedding, biases."""
+    """A part of a model that writes to the residual stream, such as 16:0, MLP 16, embedding or biases."""
 
     part: str
 
 
 class WritingHead(Record):
-    """A head that wrote a query or a key, and its strongest key at that token."""
+    """A head that wrote to a query or a key, and its strongest key at that token."""
 
     side: str
     layer: int
@@ -174,16 +176,16 @@ class WritingHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScoreParts(Result):
-    """The score of a query and a key of one head, as a sum over what earlier parts of the model wrote.
+    """One head's score for a query and a key, as a sum over what earlier parts of the model wrote.
 
-    `sides` has the parts that wrote the key, then the parts that wrote the query, the largest of each side
-    first. `strongest_pairs` has the largest pairs of a query part and a key part; `pairs` (query part, key
-    part) has all of them, in the order of `parts`. Each side, and all pairs, add up to `above_mean`, the
-    score minus the mean over the keys that the query sees. `key_scores` has the same for every key.
+    `sides` has the parts that wrote the key, then the parts that wrote the query, with the largest of each
+    side first. `strongest_pairs` has the largest pairs of a query part and a key part; `pairs` (query part,
+    key part) has all of them, in the order of `parts`. Each side, and all pairs, add up to `above_mean`, the
+    score minus the mean over the keys that the query sees. `key_scores` has the contributions for every key.
     `writers` are the most important heads.
 
-    `position` is the term of ALiBi or a relative bias. `missing` is the difference of the model's score and
-    the sum over the parts, relative to the largest part.
+    `position` is the term of ALiBi or a relative bias. `missing` is the difference between the model's score
+    and the sum over the parts, relative to the largest part.
     """
 
     sides: Records[ScoreOfPart] = group()
@@ -208,7 +210,7 @@ class ScoreParts(Result):
     unshown: str = ""
 
     def side(self, name: str) -> Records[ScoreOfPart]:
-        """The parts of one side, `key` or `query`."""
+        """The parts on one side, `key` or `query`."""
         return self.sides.where(lambda row: row.side == name)
 
     @property

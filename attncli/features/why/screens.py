@@ -1,4 +1,4 @@
-"""The first screens of `attn why`: a logit, and the score of a head, as a sum."""
+"""The first screens of `attn why`: a logit, or a head's score, as a sum."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,7 +51,7 @@ def _sum(report: Report, display: Display) -> Iterator[str]:
 
 
 def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
-    """Columns of the MLPs that add most, one in each row of the heads."""
+    """Columns with the MLPs that add most, one MLP next to each head."""
     layers = report.result_of(LogitAttribution).layers.sorted(lambda layer: -abs(layer.mlp))[: len(rows)]
     missing = len(rows) - len(layers)
     names = [f"  MLP {layer.layer}" for layer in layers]
@@ -64,7 +64,7 @@ def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Co
 
 
 def _share_above(report: Report, display: Display) -> Iterator[str]:
-    """The share of several texts on which the answer's logit is above that of the other token."""
+    """The share of several texts on which the answer's logit is above the other token's logit."""
     parts = report.result_of(LogitAttribution).parts
     if "above" in parts:
         ends = (parts.number(name) for name in ("above", "above_low", "above_high"))
@@ -98,7 +98,7 @@ def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The token of the logit, the sum, and the head that changes it most."""
+    """The token that the logit belongs to, the sum, and the head that changes the logit most."""
     yield report.how_to_read
     display = Display()
     yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
@@ -145,7 +145,7 @@ LOGIT_SCREEN = FirstScreen(
 
 
 MOST_WROTE, MOST_PAIRS = 6, 3
-BOUNDS = (1e-6, 1e-5, 1e-4)  # smaller digits differ from machine to machine
+BOUNDS = (1e-6, 1e-5, 1e-4)  # smaller digits differ between machines
 
 
 def _score_title(report: Report) -> str:
@@ -153,7 +153,7 @@ def _score_title(report: Report) -> str:
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:
-    """The largest parts of the key and, next to them, of the query."""
+    """The largest parts of the key and, next to them, those of the query."""
     result = report.result_of(ScoreParts)
     sides = {side: result.side(side) for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))
@@ -222,7 +222,7 @@ def _side_tables(
 
 
 def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
-    """`16:0 at 20 ·x 0.91`: a head, its strongest key where it wrote, and the weight."""
+    """A head, its strongest key where it wrote, and the weight: `16:0 at 20 ·x 0.91`."""
     return f"{writer.name} at {labels.place('key', writer.key)} {weight_text(writer.weight, precision)}"
 
 

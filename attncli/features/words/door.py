@@ -1,4 +1,4 @@
-"""Library functions for spoken words: their times, and the heads that time them."""
+"""Library functions for spoken words: their times, and the heads that time the words."""
 
 from collections.abc import Callable, Sequence
 from os import fspath
@@ -18,7 +18,7 @@ WAYS = ("model", "found", "filter")
 
 
 def _way_or_heads(value: object) -> object:
-    """One of WAYS, or the names of heads. Raises ValueError for anything else."""
+    """Check for one of WAYS or the names of heads. Raises ValueError for anything else."""
     if isinstance(value, str) and value in WAYS:
         return value
     names = head_names_without_stack(value)
@@ -40,15 +40,15 @@ def spoken_words(
     heads: Aligners = "model",
     progress: Callable[[float], None] | None = None,
 ) -> SpokenWords:
-    """The words of a sound with their beginnings and ends in seconds, from heads of cross-attention.
+    """Time the words of a sound, with beginnings and ends in seconds, from cross-attention heads.
 
-    `sound` is a file, or a result of `read_sound` with words. `text` is the spoken text, by default what the
-    model writes. `heads` selects the heads of the model's generation_config.json, or, if it names none, those
-    from `aligning_heads` (model), those from `aligning_heads` (found), the most concentrated ones (filter;
-    Yeh et al. 2025), or explicit heads. Times follow openai-whisper's find_alignment: dynamic time warping
-    over the mean of the heads. A file that is too long for the model is read in the windows in which the
-    model transcribes it. Raises UserError for a model that does not read sound or write, or without such
-    heads.
+    `sound` is a file, or a result of `read_sound` with words. `text` is the spoken text, which by default is
+    the model's transcript. `heads` selects the heads in the model's generation_config.json or, if it names
+    none, those found by `aligning_heads` (model); those found by `aligning_heads` (found); the most
+    concentrated heads (filter; Yeh et al. 2025); or explicit heads. Times follow openai-whisper's
+    find_alignment: dynamic time warping over the mean of the heads. A file that is too long for the model is
+    read in the windows in which the model transcribes it. Raises UserError for a model that does not read
+    sound, does not write, or has no such heads.
     """
     from attncli.features.words.spoken_words import spoken_words as measure_words
     from attncli.features.words.spoken_words import window_words
@@ -79,11 +79,11 @@ def spoken_words(
 
 @checked
 def aligning_heads(model: Model, *, progress: Callable[[float], None] | None = None) -> AligningHeads:
-    """Rank the heads of cross-attention by how well each times words, on speech with known times.
+    """Rank the cross-attention heads by how well each of them times words in speech with known times.
 
-    Uses fifteen shipped sentences by espeak-ng, with silence between the words. Saves the best heads in the
-    user's cache, under the digest of the model's weights. Raises UserError for a model that does not read
-    sound or write.
+    The speech is fifteen sentences by espeak-ng, shipped with the package, with silence between the words.
+    The best heads are saved in the user's cache, under the digest of the model's weights. Raises UserError
+    for a model that does not read sound or does not write.
     """
     from attncli.features.words.spoken_words import rank_heads, shipped_speech
 

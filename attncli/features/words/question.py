@@ -25,7 +25,7 @@ HOW_TO_READ = (
 def report_words(
     spec: SpokenWordsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The report on the words of one sound, with their beginnings and ends."""
+    """Build the report on the words of one sound, with their beginnings and ends."""
     file = str(spec.sound)
     result = spoken_words(pretrained, file, read_texts(spec).text or "", heads=spec.by, progress=progress)
     about = f"{pretrained.name}: {counted(len(result.words), 'word')} in {result.seconds:.2f} s."
@@ -42,7 +42,7 @@ def report_words(
 def report_aligning(
     spec: AlignmentSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The report on the heads of cross-attention that time words, the best first."""
+    """Build the report on the cross-attention heads that time words, best first."""
     result = aligning_heads(pretrained, progress=progress)
     about = (
         f"{pretrained.name}: {counted(len(result.heads), 'head')} of cross-attention, "

@@ -1,4 +1,4 @@
-"""Results on spoken words: their times in a recording, and the heads that give them."""
+"""Results on spoken words: their times in a recording, and the heads that time them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ SECONDS = "seconds"
 class SpokenWord(Record):
     """A word with its beginning and end, and the mean probability of its tokens.
 
-    `after_blank` is True if a blank precedes it, as for most words, but not for `'clock` in `o'clock`.
+    `after_blank` is True if a space precedes the word, as for most words, but not for `'clock` in `o'clock`.
     """
 
     word: str
@@ -21,12 +21,12 @@ class SpokenWord(Record):
 
 
 class AligningHead(Record):
-    """A head of cross-attention, and how well it times words.
+    """A cross-attention head, and how well it times words.
 
-    `error` is the median distance between its beginnings of words and the known ones; `shift` is the median
-    signed distance (positive: later). `concentration` is the criterion of Yeh et al. 2025 (2509.09987): the
-    sum of the norms of its columns and rows of weights. `is_published` is True if the model's
-    generation_config.json names it.
+    `error` is the median distance between the word beginnings it gives and the known ones; `shift` is the
+    median signed distance (positive means later). `concentration` is the criterion of Yeh et al. 2025
+    (2509.09987): the sum of the norms of the columns and rows of its weights. `is_published` is True if the
+    model's generation_config.json names it.
     """
 
     stack: str
@@ -40,7 +40,7 @@ class AligningHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SpokenWords(Result):
-    """The words of a sound in order; `seconds` is its duration, `step` the time between two frames."""
+    """The words of a sound in order; `seconds` is its duration, and `step` is the time between two frames."""
 
     words: Records[SpokenWord] = group()
     seconds: float = number("sound")
@@ -51,11 +51,11 @@ class SpokenWords(Result):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AligningHeads(Result):
-    """The heads of cross-attention on speech with known times, the best first.
+    """The cross-attention heads on speech with known times, best first.
 
     `error_of_found` is the median error of the beginnings of all words with the first `num_found` heads
-    together, `error_of_published` that of the heads in the model's generation_config.json, None without any;
-    `published_among_first` of these are among the first eight.
+    together, and `error_of_published` is that of the heads in the model's generation_config.json, or None if
+    it has none; `published_among_first` of those heads are among the first eight.
     """
 
     heads: Records[AligningHead] = group()

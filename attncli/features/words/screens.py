@@ -40,7 +40,7 @@ def _words_read(report: Report) -> str:
 
 
 def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
-    """Bars that show each word's part of the sound."""
+    """Bars that show which part of the sound each word takes up."""
     seconds = report.result_of(SpokenWords).seconds or 1.0
     bars = []
     for row in rows:
@@ -112,7 +112,7 @@ ALIGNING_SCREEN = FirstScreen(
 
 
 def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
-    """The words in lines of readable length."""
+    """Yield the words, grouped into lines of readable length."""
     line: list[SpokenWord] = []
     for word in words:
         is_full = line and (
@@ -131,11 +131,11 @@ def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
 
 
 def _blank_before(word: SpokenWord) -> str:
-    return "" if word.after_blank is False else " "  # reports of older versions lack this column
+    return "" if word.after_blank is False else " "  # reports from older versions lack this column
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """`00:01:02,345`."""
+    """Format seconds as `00:01:02,345`."""
     thousandths = round(1000 * seconds)
     minutes, remainder = divmod(thousandths, 60_000)
     hours, minutes = divmod(minutes, 60)
@@ -150,7 +150,7 @@ def _report_words(report: Report) -> Records[SpokenWord]:
 
 
 def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Write subtitles in SubRip format."""
+    """Write subtitles in the SubRip format."""
     number = 0
     for report in reports:
         for words in _lines(_report_words(report)):
@@ -161,7 +161,7 @@ def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> No
 
 
 def write_vtt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Write subtitles in WebVTT format, with the time of each word."""
+    """Write subtitles in the WebVTT format, with the time of each word."""
     stream.write("WEBVTT\n\n")
     for report in reports:
         for words in _lines(_report_words(report)):

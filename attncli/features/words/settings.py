@@ -15,7 +15,7 @@ TIMING_WAYS = ("model", "found", "filter")
 
 
 def _way_or_heads(value: Any) -> str:
-    """One of TIMING_WAYS, or heads such as `3:2,2:0`. Raises ValueError for anything else."""
+    """Check for one of TIMING_WAYS or heads such as `3:2,2:0`. Raises ValueError for anything else."""
     if value in TIMING_WAYS:
         return str(value)
     try:

@@ -1,4 +1,4 @@
-"""Times of words in a recording, from heads of cross-attention, and the heads that time words best."""
+"""Word times in a recording, from cross-attention heads, and the heads that time words best."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ Head = tuple[int, int]
 
 
 class TimedSpeech(NamedTuple):
-    """A sound, its transcript, and the beginnings, in seconds, of its words."""
+    """A sound, its transcript, and the beginnings of its words in seconds."""
 
     file: str
     text: str
@@ -75,11 +75,11 @@ def shipped_speech() -> list[TimedSpeech]:
 
 @dataclass(frozen=True)
 class SpokenWeights:
-    """The weights of cross-attention between the tokens of words and the frames of a sound.
+    """The cross-attention weights between the tokens of words and the frames of a sound.
 
     `weights` start at the last token before the words and end with the final token: row n shows where the
-    model looked when it wrote token n of `ids`. They are renormalised over the frames of the sound.
-    `probabilities` are those of the tokens, `encoded` is the encoder's output.
+    model looked when it wrote token n of `ids`. The weights are renormalised over the frames of the sound.
+    `probabilities` has the probabilities of the tokens, and `encoded` is the encoder's output.
     """
 
     ids: tuple[int, ...]
@@ -94,10 +94,10 @@ class SpokenWeights:
 def spoken_weights(
     pretrained: Pretrained, reading: Reading, encoded: Float[Tensor, "1 place dim"] | None = None
 ) -> SpokenWeights:
-    """The weights of every head of cross-attention on a sound, for the words of a reading and the end token.
+    """Every cross-attention head's weights on a sound, for the words of a reading and the end token.
 
-    If `encoded` is known, the encoder does not run. Raises UserError for a model without a decoder, and for a
-    model whose attention is not accessible.
+    If `encoded` is known, the encoder does not run. Raises UserError for a model without a decoder, or one
+    whose attention is not accessible.
     """
     heard = reading.origin
     if not isinstance(heard, HeardSound) or reading.context is None:
@@ -147,7 +147,7 @@ def spoken_weights(
 def median_filtered(
     weights: Float[Tensor, "... frame"], width: int = MEDIAN_WIDTH
 ) -> Float[Tensor, "... frame"]:
-    """The median of `width` numbers around each number, mirrored at the ends; a short row is unchanged."""
+    """The median of `width` numbers around each number, mirrored at the ends; short rows are unchanged."""
     half = width // 2
     if weights.shape[-1] <= half:
         return weights
@@ -156,10 +156,11 @@ def median_filtered(
 
 
 def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The path of least cost through (row, frame) from first to last, by dynamic time warping.
+    """The path of least cost through (row, frame), from first to last, by dynamic time warping.
 
-    A step moves to the next row, the next frame, or both; ties move along the frames. Computed by diagonals,
-    whose entries are independent, in float32 like openai-whisper, so that ties are the same.
+    A step moves to the next row, the next frame, or both; ties move along the frames. The path is computed
+    diagonal by diagonal, since the entries of a diagonal are independent, and in float32 as in
+    openai-whisper, so that ties come out the same.
     """
     num_rows, num_frames = cost.shape
     total = np.full((num_rows + 1, num_frames + 1), np.inf, dtype=np.float32)
@@ -188,7 +189,7 @@ def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.float64]:
-    """The beginning of each token, and the end, in seconds, from the mean of these heads.
+    """The beginning of each token, and the end of the last, in seconds, from the mean of these heads.
 
     As in openai-whisper's find_alignment: standardise each head's weights over the tokens, apply a median
     filter, average the heads, and warp.
@@ -200,14 +201,14 @@ def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.flo
 
 
 def _begins_on_path(spoken: SpokenWeights, matrix: Float[Tensor, "row frame"]) -> NDArray[np.float64]:
-    """The times at which the warping path enters each token's row, and the end, in seconds."""
+    """The times, in seconds, at which the warping path enters each token's row, and the end."""
     rows, frames = warped(-matrix[spoken.first_row : -1].double().cpu().numpy())
     is_new = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
     return np.asarray((frames[is_new] * spoken.step).round(6))
 
 
 def concentration(weights: Float[Tensor, "row frame"]) -> float:
-    """The sum of the norms of columns and rows; large if each token looks at few frames.
+    """The sum of the norms of the columns and rows, which is large if each token looks at few frames.
 
     Yeh et al. 2025, Whisper has an internal word aligner (2509.09987).
     """
@@ -217,12 +218,12 @@ def concentration(weights: Float[Tensor, "row frame"]) -> float:
 def filtered_begins(
     spoken: SpokenWeights, count: int = FILTERED_HEADS
 ) -> tuple[NDArray[np.float64], list[Head]]:
-    """The beginning of each token, and the end, in seconds, from the most concentrated heads; also these
+    """The beginning of each token, and the end, in seconds, from the most concentrated heads, and these
     heads.
 
-    As by the authors of 2509.09987, who feed characters: median filter of FILTER_WIDTH, the `count` most
-    concentrated heads normalised by their columns' norms over the tokens, their mean, warping. Their filter
-    precedes the softmax, which only changes the sums of rows, not medians.
+    This follows the authors of 2509.09987, who feed characters: apply a median filter of FILTER_WIDTH,
+    normalise the `count` most concentrated heads by their columns' norms over the tokens, average them, and
+    warp. Their filter precedes the softmax, which changes only the sums of rows, not the medians.
     """
     filtered = {}
     for head, weights in spoken.weights.items():
@@ -236,11 +237,12 @@ def filtered_begins(
 def read_by_characters(
     pretrained: Pretrained, reading: Reading, words: Sequence[str]
 ) -> tuple[Reading, list[tuple[int, int]]] | None:
-    """The reading with words as single characters, and the range of each word's tokens.
+    """The reading with its words spelled as single characters, and the range of each word's tokens.
 
-    As by the authors of 2509.09987: without punctuation, with a blank between words. They count the blank, in
-    which the path waits during silence, as part of the next word, since they measure ends of words; here it
-    belongs to neither word. Returns None without characters, or if they exceed the decoder's limit.
+    As in 2509.09987, there is no punctuation, and there is a space between words. The authors count that
+    space, in which the path waits during silence, as part of the next word, because they measure the ends of
+    words; here, it belongs to neither word. The result is None if there are no characters, or more than the
+    decoder can read.
     """
     num_before = num_before_words(pretrained)
     ids, spans = list[int](), list[tuple[int, int]]()
@@ -261,9 +263,10 @@ def read_by_characters(
 
 
 def token_words(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Split tokens into words, at blanks and punctuation, with the number of tokens of each.
+    """Split tokens into words at spaces and punctuation, with each word's number of tokens.
 
-    In languages without blanks, each character is a word, or several if a token contains several.
+    In languages without spaces, each character is a word, or several characters are if one token contains
+    them.
     """
     pieces: list[tuple[str, int]] = []
     pending: list[int] = []
@@ -300,12 +303,12 @@ def _spelled(pretrained: Pretrained, ids: Sequence[int]) -> str:
 
 
 def _is_unspaced(text: str) -> bool:
-    """True if a text contains letters of a language without blanks between words."""
+    """True if a text contains letters of a language without spaces between words."""
     return any(first <= ord(char) <= last for char in text for first, last in UNSPACED_LETTERS)
 
 
 def joined_marks(rows: list[tuple[str, float, float, float]]) -> list[tuple[str, float, float, float]]:
-    """Join punctuation to its words, whose times do not change, as openai-whisper does."""
+    """Join punctuation to words without changing the words' times, as openai-whisper does."""
     joined: list[tuple[str, float, float, float]] = []
     waiting = ""
     for word, begin, end, probability in rows:
@@ -331,10 +334,10 @@ def spoken_words(
 ) -> SpokenWords:
     """The words of a sound, with their beginnings and ends in seconds.
 
-    `heads` selects the heads of the model's generation_config.json (model), those found earlier on speech
-    with known times (found), the most concentrated ones (filter; Yeh et al. 2025), or explicit heads. If
+    `heads` selects the heads in the model's generation_config.json (model), those found earlier on speech
+    with known times (found), the most concentrated heads (filter; Yeh et al. 2025), or explicit heads. If
     `encoded`, the encoder's output, is known, the encoder does not run again. Raises UserError if there are
-    no such heads, and for heads that the model lacks.
+    no such heads, or for heads that the model lacks.
     """
     spoken = spoken_weights(pretrained, reading, encoded)
     if heads == "filter":
@@ -359,10 +362,10 @@ def window_words(
     heads: str | Sequence[Head] = "model",
     notes: Sequence[str] = (),
 ) -> SpokenWords:
-    """The words of a recording that is read in windows, as from `spoken_words` for each window.
+    """The words of a recording that is read in windows, each timed as by `spoken_words`.
 
-    The most concentrated heads (filter) are chosen per window; the result names those of the last one. Raises
-    UserError also if no window has words.
+    The most concentrated heads (filter) are chosen per window; the result names the heads of the last window.
+    Also raises UserError if no window has words.
     """
     words: list[tuple[str, float, float, float]] = []
     chosen, how, step, num_windows = list[Head](), "", 0.0, 0
@@ -389,7 +392,7 @@ def window_words(
 def _words_in_time(
     pretrained: Pretrained, spoken: SpokenWeights, heads: Sequence[Head]
 ) -> list[tuple[str, float, float, float]]:
-    """The words with beginning, end and probability; punctuation is separate."""
+    """The words with their beginnings, ends and probabilities; punctuation is separate."""
     begins, rows, place = token_begins(spoken, heads), list[tuple[str, float, float, float]](), 0
     for word, count in token_words(pretrained, spoken.ids):
         probability = float(spoken.probabilities[place : place + count].mean())
@@ -401,7 +404,7 @@ def _words_in_time(
 def _words_by_filter(
     pretrained: Pretrained, reading: Reading, spoken: SpokenWeights
 ) -> tuple[list[tuple[str, float, float, float]], list[Head], str]:
-    """The words with times from the filter of 2509.09987 on characters; also the heads and a description."""
+    """The words with times from the character filter of 2509.09987, the heads, and a description."""
     how = "the most concentrated heads on characters (2509.09987)"
     pieces, place = list[tuple[str, float, float, float]](), 0
     for word, count in token_words(pretrained, spoken.ids):
@@ -481,9 +484,9 @@ def rank_heads(
     speech: Sequence[TimedSpeech],
     progress: Callable[[float], None] | None = None,
 ) -> AligningHeads:
-    """Rank the heads of cross-attention by the median error of their beginnings of words.
+    """Rank the cross-attention heads by the median error of the word beginnings they give.
 
-    Saves the first NUM_BEST heads in the user's cache, under the digest of the model's weights.
+    The first NUM_BEST heads are saved in the user's cache, under the digest of the model's weights.
     """
     errors: dict[Head, list[float]] = {}
     scores: dict[Head, float] = {}
@@ -534,7 +537,7 @@ def rank_heads(
 def _begin_errors(
     pretrained: Pretrained, spoken: SpokenWeights, timed: TimedSpeech, heads: Sequence[Head]
 ) -> list[float]:
-    """Signed errors of the beginnings of words, from these heads. Raises UserError if the words differ."""
+    """Signed errors of the word beginnings that these heads give. Raises UserError if the words differ."""
     begins, place, word_begins = token_begins(spoken, heads), 0, list[float]()
     for word, count in token_words(pretrained, spoken.ids):
         if word.startswith(" ") or not word_begins:
@@ -547,7 +550,7 @@ def _begin_errors(
 
 
 def _heads_file(pretrained: Pretrained) -> Path | None:
-    """The cache file of a model's best heads, named by its weights; None for a model without a folder."""
+    """The cache file of a model's best heads, named by its weights, or None for a model without a folder."""
     folder = Path(pretrained.source) if isinstance(pretrained.source, str) else None
     if folder is None or not folder.is_dir():
         return None
@@ -559,7 +562,7 @@ def _heads_file(pretrained: Pretrained) -> Path | None:
 
 
 def save_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
-    """Save heads in the user's cache; returns None if that is impossible or the model has no folder."""
+    """Save heads in the user's cache; return None if that fails or the model has no folder."""
     file = _heads_file(pretrained)
     if file is None:
         return None
@@ -579,5 +582,5 @@ def saved_heads(pretrained: Pretrained) -> list[Head]:
     try:
         stored = {} if file is None else parsed_json(file.read_bytes())
         return [(int(layer), int(head)) for layer, head in stored.get("heads", [])]
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: searched again
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: search again
         return []
