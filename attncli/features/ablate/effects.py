@@ -191,7 +191,7 @@ class Ablation:
     all_heads: HeadsOfModel | None = None
     chosen: list[int] = field(default_factory=list)
     reader: HeadPlace | None = None
-    """The head named by `into`."""
+    """The head that `into` names."""
     removed: list[list[HeadPlace]] = field(default_factory=list)
     patterns: list[list[str]] = field(default_factory=list)
     looks: Looks = Looks(LookedAtKey.rows([]), {}, ())  # noqa: RUF009 - immutable

@@ -26,7 +26,7 @@ class DirectPaths:
         self.read = stream.read_by(block)
         self.parts = [StreamPart("head", captured.layer) for captured in layers]
         self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
-        """The stream part of each call, without a head."""
+        """The stream part of each call, without a head number."""
         self.writes, self.other_writes = (dict(text.parts_before(block)) for text in (stream, other))
 
     def outputs(self, swapped: Sequence[Removed]) -> Tensor:

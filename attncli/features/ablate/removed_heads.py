@@ -15,7 +15,7 @@ from attncli.models.removal import HeadPlace, ModelHead, head_index
 from attncli.models.removal_runs import RemovalRuns
 
 SAMPLED_HEADS = 16
-"""Heads that are removed to check the approximation, evenly spread over its ranking."""
+"""The number of heads, spread evenly over the ranking, that are removed to check the approximation."""
 
 
 @dataclass(frozen=True)

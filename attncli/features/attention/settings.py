@@ -49,13 +49,13 @@ DETAILS = {
     "qk_norm_eps": "qk_norm",
     "lambda_init": "differential",
 }
-"""Settings that apply only with one variant."""
+"""The settings that apply to only one variant."""
 UNSTREAMED = {
     "alibi": "streaming adds no bias to scores",
     "relative_bias": "streaming adds no bias to scores",
     "differential": "streaming has one softmax, not two",
 }
-"""The variants that need the whole matrix of weights, and why."""
+"""The variants that need the whole weight matrix, and the reasons why."""
 
 
 def _check_temperature(value: float) -> float:
@@ -220,7 +220,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
 
 
 MAX_DENSE_BYTES = 64 * 2**20
-"""Largest size of dense weights in float32; larger matrices are streamed."""
+"""The largest size of dense weights in float32; larger matrices are streamed."""
 
 
 class RankedSpec(Spec):

@@ -201,11 +201,11 @@ SEARCH_COST = 0.7
 head once.
 """
 MOST_FORGOTTEN = 5
-"""Forgotten keys listed per head."""
+"""The number of forgotten keys listed for each head."""
 LIMITED_SHARE = 3
-"""By default the limited heads take at most a third of a budget."""
+"""By default, the limited heads take up at most a third of a budget."""
 SHARES = tuple(tenths / 10 for tenths in range(1, 11))
-"""Shares of the heads that the curve limits together."""
+"""The shares of heads that are limited together for the curve."""
 
 
 class Limiting:

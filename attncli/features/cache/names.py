@@ -15,7 +15,7 @@ class CachePolicy(NamedTuple):
 
 
 USUAL_BUDGETS = (0.1, 0.3, 0.5)
-"""Default shares of the cache at which policies are measured."""
+"""The default shares of the cache at which policies are measured."""
 CACHE_POLICIES = {
     "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
     "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
@@ -46,4 +46,4 @@ CACHE_POLICIES = {
         "Xiao et al. 2024 (2410.10819)",
     ),
 }
-"""Policies in the order in which reports list them."""
+"""The policies in the order in which reports list them."""

@@ -16,14 +16,14 @@ CacheScores = Float[Tensor, "kv_head key"]
 """The keys with the highest scores stay."""
 SINKS = 4
 LAST_QUERIES = 64
-"""Last queries of the prompt, from which SnapKV takes its scores."""
+"""The number of last prompt queries from which SnapKV takes its scores."""
 SMOOTHED_OVER = 5
 FUTURE = 512
-"""Future positions over which expected attention averages its rotations."""
+"""The number of future positions over which expected attention averages its rotations."""
 STEEPNESS = 20
 """PyramidKV's beta: the lowest layer keeps up to this many times the keys of the highest."""
 ROOM_FOR_ROUNDING = 1e-6
-"""Tolerance, in keys, for rounding errors of a budget times a number of keys."""
+"""The tolerance, in keys, for rounding errors when a budget is multiplied by a number of keys."""
 
 
 class Turn(Protocol):
@@ -278,9 +278,9 @@ SCORES: dict[str, Callable[[PromptLayer], CacheScores]] = {
     "random": by_chance,
     "heads": by_ends,
 }
-"""Function that scores the keys for each of CACHE_POLICIES."""
+"""The function that scores the keys for each of CACHE_POLICIES."""
 COUNTS: dict[str, Callable[[PromptStatistics, float], list[list[int]]]] = {
     "pyramidkv": pyramid_counts,
     "heads": head_counts,
 }
-"""Functions that count the keys to keep, for the policies without even counts."""
+"""The functions that count the keys to keep, for policies whose counts are not even."""

@@ -42,12 +42,12 @@ from attncli.models.removal_runs import FirstTokens, RemovalRuns, run_work
 from attncli.records.columns import Record
 
 SCORING_COST = 0.17
-"""Approximate cost of one policy's scores, in plain runs of the prompt."""
+"""The approximate cost of one policy's scores, in plain runs of the prompt."""
 ROUNDED_TOGETHER = 32
-"""Number of values that share a scale in a cache of few bits."""
+"""The number of values that share a scale in a cache of few bits."""
 
 KeptKeys = Sequence[Int[Tensor, " _"]]
-"""Per head of a layer, the keys that stay."""
+"""The keys that stay, for each head of a layer."""
 
 
 class SmallerCaches:
@@ -170,7 +170,7 @@ def rounded_cache(start: FirstTokens, bits: int) -> tuple[Tensor, Tensor]:
 
 
 _note_rotation: ContextVar[Callable[[], None]] = ContextVar("note_rotation")
-"""Callback of the current run; models in other threads may share the same code."""
+"""The callback of the current run; models in other threads may share the same code."""
 
 
 _noted: dict[ModuleType, SharedChange] = {}

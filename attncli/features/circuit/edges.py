@@ -51,11 +51,11 @@ INTO_LINEAR = (
     "therefore not a sum of what earlier parts wrote. What such heads write is exact."
 )
 LEAST_SHARE = 0.01
-"""Edges with a smaller share, which are most, are left out."""
+"""Edges with a smaller share, which are the majority, are left out."""
 COMPARED_DECIMALS = 12
-"""Decimals by which edges are selected and sorted; the number of threads changes later ones."""
+"""The decimals that select and sort edges; further decimals vary with the number of threads."""
 LEAST_SUM = 0.1
-"""The least sum relative to its largest part: parts with a smaller sum cancel and have no shares."""
+"""The smallest sum relative to its largest part; parts with a smaller sum cancel and have no shares."""
 
 
 class _EdgeEnd(NamedTuple):

@@ -30,7 +30,7 @@ class Edge(NamedTuple):
     side: str
     share: float | None
     strength: float
-    """The number that edges are sorted by, and `measure` its name."""
+    """The number that edges are sorted by; `measure` is its name."""
     high: float | None
     """The upper end of the share's interval over several texts."""
     measure: str = "strength"

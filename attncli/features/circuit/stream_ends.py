@@ -193,7 +193,7 @@ class ToUnembedding(_End):
 
 
 ROUNDING = 1e-5
-"""The largest step of logits out of order, relative to the largest logit."""
+"""The largest step by which logits may be out of order, relative to the largest logit."""
 
 
 class FromEmbedding(_End):

@@ -55,9 +55,9 @@ def align_positions(axis: str, a: int, b: int) -> Alignment:
 
 MAX_CHANGED_ROWS = 10
 ROUNDING = 1e-6
-"""A smaller distance is rounding error between equal rows, not a change."""
+"""A smaller distance between rows is a rounding error, not a change."""
 COMMON_AXES = ("layer", "head")
-"""Axes whose lengths may differ; only the common places are compared."""
+"""The axes whose lengths may differ; only the shared positions are compared."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ WHERE = ("stack", "layer", "head")
 HEAD_COLUMNS = ("layer", "head", "stack", "kind")
 ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
-"""Statistics that define head patterns."""
+"""The statistics that define head patterns."""
 
 HeadTable = Annotated[Table, by(rows_with(*WHERE, convert=Table))]
 IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, convert=Table))]

@@ -118,7 +118,7 @@ def _weights(report: Report, side: str) -> NamedTensor | None:
 
 
 DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"}, {"encoder", "decoder"}]
-"""Pairs of stacks whose heads are unrelated; the only stack of a model is called self."""
+"""Pairs of stacks with unrelated heads; if a model has only one stack, that stack is called self."""
 
 
 def _mapped_stack(report: Report) -> str:

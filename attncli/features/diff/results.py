@@ -11,7 +11,7 @@ from attncli.records.columns import Record, Records, Result, column, group, tens
 from attncli.records.values import NamedTensor, Tensors, are_equal
 
 UNMAPPED = "no map on both sides: compare them with --show statistics."
-"""End of a note on heads that are only compared by their statistics."""
+"""The end of a note on heads that are compared only by their statistics."""
 
 
 @dataclass(frozen=True)

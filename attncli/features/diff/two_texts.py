@@ -21,7 +21,7 @@ from attncli.records.columns import Records
 from attncli.records.surveys import SurveyedHead
 
 BYTES_PER_WEIGHT = 60
-"""Memory per weight of a layer's heads on both texts: rows in float64 over the tokens of both."""
+"""The memory per weight of a layer's heads on both texts: float64 rows over the tokens of both."""
 BYTES_PER_LOGIT = 8
 
 

@@ -34,7 +34,7 @@ from attncli.features.explanations.results import (
 )
 
 REMOVAL = "removal"
-"""Ordering by the loss without each source: nearly the best possible order by single sources."""
+"""Ordering by the loss without each source, which is nearly the best order of single sources."""
 MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
 
 

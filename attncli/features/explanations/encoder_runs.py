@@ -27,7 +27,7 @@ from attncli.models.source_removals import EncoderRemoval
 from attncli.models.source_texts import SourcedReading
 
 TIED_COSINES = 1e-5
-"""Cosines closer than this are tied: two runs in float32 differ by about 1e-7."""
+"""Cosines closer than this are tied, because two runs in float32 differ by about 1e-7."""
 
 
 class EncoderRun(ExplainedRun):

@@ -45,7 +45,7 @@ from attncli.models.source_texts import SourcedReading
 from attncli.models.targets import Target
 
 LEAST_SOURCES = 3
-"""Fewer sources have no meaningful order."""
+"""Fewer sources cannot be ordered in a meaningful way."""
 
 
 CUT_FINER = ": use --split word or sentence for smaller sources"
@@ -84,7 +84,7 @@ class ReadAnswer:
     name: str | None = None
     """The class or word of an encoder."""
     head_weights: Float[Tensor, " head"] | None = None
-    """Weights learned from answers, if known."""
+    """The weights learned from answers, if known."""
     texts_alike: tuple[str, ...] = ()
     """Notes on sources with the same text."""
 
@@ -108,7 +108,7 @@ class ReadAnswer:
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
         self.weights = source_weights(layers, each, len(ids), list(map(named_head, heads)), with_first=True)
-        """Weights per token of the prompt."""
+        """The weights on each token of the prompt."""
         self.head_weights = None if head_weights is None else self._weights_by_name(head_weights)
         self._answer = answer
         self.removal = SourcesTakenOut(pretrained, reading, self.replay)

@@ -15,9 +15,9 @@ from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, ru
 from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading
 
 MOST_CELLS = 8
-"""Cells per axis; each cell needs a separate run."""
+"""The number of cells per axis; each cell needs a separate run."""
 AXES = 4
-"""Axes of the pixels that a model reads: picture, channel, height, width."""
+"""The axes of the pixels that a model reads: picture, channel, height, width."""
 
 
 class PatchCell(NamedTuple):

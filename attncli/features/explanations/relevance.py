@@ -25,7 +25,7 @@ SAVED_PER_SCORE, SAVED_PER_ENTRY, FLOAT_BYTES = 10, 40, 4
 LEAST_SHARE = 1e-9
 """Vectors with less than this share of a gradient's length do not count as read."""
 CONSERVED = 1e-3
-"""Allowed difference between the relevance of all parts and the logits, in logits."""
+"""The allowed difference, in logits, between the relevance of all parts and the logits."""
 
 
 class _Differentiable(NamedTuple):

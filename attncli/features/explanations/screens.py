@@ -271,7 +271,7 @@ WAYS_SCREEN = FirstScreen(
     ),
     finding=_findings,
 )
-"""One line per way: the loss by its first sources minus that by its last, and its cost."""
+"""One line per way: the loss without its first sources minus the loss without its last, and its cost."""
 
 
 def _fit(report: Report, display: Display) -> Iterator[str]:
@@ -301,4 +301,4 @@ WEIGHTS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
 )
-"""The heads whose attention best predicts the losses of answers."""
+"""The heads whose attention best predicts answer losses."""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from attncli.models.source_texts import SourcedText
 
 COMPARED_RUNS = 32
-"""Sets of sources per prompt, in addition to those that all ways need."""
+"""The number of source sets per prompt, in addition to those that all ways need."""
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 NO_TEXT_SOURCES = TextSource("sentence", None), TextSource("context", None)
-"""Sources of a file of prompts, whose texts are read as they are explained."""
+"""The sources in a file of prompts, whose texts are read as they are explained."""
 
 Compare = Annotated[
     bool,

@@ -48,12 +48,12 @@ from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
 
 MOST_MEAN_WEIGHTS = 2**22
-"""The most weights in mean rows, over all tokens; longer texts keep none."""
+"""The most weights in mean rows, over all tokens; longer texts keep no weights."""
 MOST_STACKED = 2**21
 """The most numbers in the keys of layers that are computed together, which are copied."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
-"""The row of weights of each head, and a mask of the keys that it sees."""
+"""Each head's row of weights, and a mask of the keys that the row sees."""
 
 
 def weight_rows(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:

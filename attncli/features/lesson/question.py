@@ -41,7 +41,7 @@ COMMAND = re.compile(r"^\$ (attn .*)", re.MULTILINE)
 INDENT = " " * 4
 
 Attn = Callable[[Sequence[str]], int]
-"""Runs a command line and returns its exit code."""
+"""A function that runs a command line and returns its exit code."""
 
 
 class Prose(NamedTuple):

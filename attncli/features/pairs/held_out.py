@@ -17,7 +17,7 @@ from attncli.features.pairs.pair_files import PairedText
 from attncli.measure.folds import TextSplit, held_out_splits, shuffled_parts
 
 TIE = 1e-9
-"""Tolerance for rounding errors when sums are compared."""
+"""The tolerance for rounding errors when sums are compared."""
 
 
 class StackedHead(NamedTuple):

@@ -22,7 +22,7 @@ NOBODY = -1
 MEASURES = ("hit", "precision", "precision_half", "precision_fifth", "mass")
 """See `HeadsOnPairs`."""
 PARTS = (1, 2, 5)
-"""Divisors of L: the precision measures look at the L, L/2 and L/5 largest weights."""
+"""The divisors of L: the precision measures look at the L, L/2 and L/5 largest weights."""
 MASS = 4
 
 
@@ -133,7 +133,7 @@ class CellsOfText(NamedTuple):
     real_queries: Bool[Tensor, " query"]
     real_keys: Bool[Tensor, " key"]
     positions: tuple[tuple[int, ...], tuple[int, ...]]
-    """The positions in the file of the queries and of the keys."""
+    """The positions of the queries and keys in the file."""
 
 
 def text_cells(
@@ -381,7 +381,7 @@ class TextCounts(NamedTuple):
     num_queries: int
     num_pairs: int
     origin: int
-    """Distance from the first position of the queries to the first position of the keys."""
+    """The distance from the first query position to the first key position."""
 
     @property
     def first_offset(self) -> int:

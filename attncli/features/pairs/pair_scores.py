@@ -131,7 +131,7 @@ def position_scores(
 BYTES_PER_SCORE = 24
 """In float32, concatenated, and in the float64 of scikit-learn."""
 PENALTY = 0.15
-"""Inverse strength of the L1 penalty, C: Rao et al. 2021 (10.1101/2020.12.15.422761)."""
+"""The inverse strength of the L1 penalty, C: Rao et al. 2021 (10.1101/2020.12.15.422761)."""
 
 
 @dataclass(frozen=True)

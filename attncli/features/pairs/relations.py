@@ -31,7 +31,7 @@ from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 
 ALL = "all relations"
-"""All relations together; no relation has a blank in its name."""
+"""All relations together; no relation has a space in its name."""
 DIRECTIONS = ("to_head", "from_head")
 """The dependent looks most at its head; the head looks most at the dependent."""
 

@@ -41,7 +41,7 @@ MEASURES = {
 }
 EXAMPLE_ROWS, MOST_STRONGEST = 6, 5
 MEDIUM = 30
-"""Terminal lines up to which only the first two measures are shown."""
+"""On terminals with at most this many lines, only the first two measures are shown."""
 
 
 def _read(report: Report) -> str:

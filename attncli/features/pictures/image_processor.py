@@ -139,7 +139,7 @@ class Processing:
 
 
 TOLERANCE = 0.1
-"""Tolerance of a share: resampling overshoots at edges."""
+"""The tolerance of a share, because resampling overshoots at edges."""
 
 
 def named_pixels(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:

@@ -48,11 +48,11 @@ from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
 
 AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
-"""Tokens before and after a picture in a text, for vocabularies that have them (Qwen)."""
+"""The tokens before and after a picture in a text, in vocabularies that have them (Qwen)."""
 IMAGE_AXES = 4
-"""Axes of pixels: batch, channel, height, width."""
+"""The axes of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
-"""Smallest side in pixels; for smaller pictures, the places of tokens cannot be measured."""
+"""The smallest side in pixels; in smaller pictures, the places of tokens cannot be measured."""
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:

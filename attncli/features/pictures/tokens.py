@@ -30,7 +30,7 @@ from attncli.models.token_places import MadeOf, Origin
 from attncli.records.report import Axis, Box, Picture
 
 MOST_PNG = 640
-"""Largest side, in pixels, of the picture stored in a report."""
+"""The largest side, in pixels, of a picture stored in a report."""
 
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
@@ -41,11 +41,11 @@ NON_PATCH_TOKENS = {
     "distillation_token": "[DIST]",
     "detection_tokens": "det",
 }
-"""Names of tokens that are not part of a picture, by the parameter that they come from."""
+"""The names of tokens that are not part of a picture, by the parameter that they come from."""
 PICTURE_INPUTS = (*PIXELS, GRID)
-"""Inputs of parts that read pictures."""
+"""The inputs of parts that read pictures."""
 INPUT_AXES = 4
-"""Axes of the pixels of whole pictures: picture, colour, row, column."""
+"""The axes of the pixels of whole pictures: picture, colour, row, column."""
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
@@ -335,7 +335,7 @@ def _snapped(share: float) -> float:
 
 
 EDGE = 4e-3
-"""One colour step of 255."""
+"""One of 255 colour steps."""
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:

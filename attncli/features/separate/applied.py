@@ -50,7 +50,7 @@ class Detector:
     held_out: str = ""
     """Its performance on held-out groups, as a sentence."""
     fitted_to: frozenset[str] = frozenset()
-    """Digests of the texts that it was fitted to; empty if its report lacks them."""
+    """The digests of the texts that it was fitted to; empty if its report has none."""
 
     @property
     def threshold(self) -> float:

@@ -17,7 +17,7 @@ QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 TIE = 1e-6
 """Rounding tolerance of a float32 AUROC: permutations this close to the observed value count against it."""
 BYTES_AT_ONCE = 2**28
-"""Memory for placements, in float64."""
+"""The memory for placements, in float64."""
 
 
 class Placements(NamedTuple):

@@ -22,13 +22,13 @@ STRENGTHS = (0.5, 2.0, 8.0)
 """Strengths of the L1 penalty, C = strength / sqrt(number of texts); nested folds choose one."""
 NUM_INNER = 3
 MOST_CHOOSING = 500
-"""Number of random texts on which the strength of a penalty is chosen."""
+"""The number of random texts on which the strength of a penalty is chosen."""
 KKT_TOLERANCE = 1e-3
 """Tolerance of a gradient beyond the penalty, as a share of the penalty."""
 LIBLINEAR_NUMBERS = 2**20
 """Smaller tables use liblinear, which takes ten times as long as matrix products on larger ones."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
-"""Columns that a regression adds per step, at least; it may add as many as it has."""
+"""The fewest columns that a regression adds per step; it may add as many as it has."""
 RIDGE, MOST_PROXIMAL_STEPS, STEPS_A_TRY = 1e-5, 1000, 50
 MOST_RANKED, NUM_LISTED = 2000, 50
 MOST_DEVIATIONS = 5

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from attncli.features.separate.text_features import FeatureTable
 
 NUM_MAPS = 6
-"""Number of misclassified texts with a map."""
+"""The number of misclassified texts that get a map."""
 RUN_SHARE = 0.8
-"""Share of the progress that the runs of the model take."""
+"""The share of the progress that the model's runs take up."""
 
 
 def _labelled(value: Any) -> Any:

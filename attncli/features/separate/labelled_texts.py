@@ -45,7 +45,7 @@ class PartedReading(Reading):
 
 
 FRAMES: WeakKeyDictionary[Any, dict[tuple[str, ...], list[str]]] = WeakKeyDictionary()
-"""Per tokenizer, the text that its chat template writes around the parts, by part names."""
+"""For each tokenizer, the text that its chat template puts around the parts, by part names."""
 
 
 class LabelledReader:

@@ -258,7 +258,7 @@ BASELINES = {
     "bag of words": "a bag of words",
     "bag of tokens": "a bag of tokens",
 }
-"""Names of the baselines in a sentence."""
+"""The names of the baselines in a sentence."""
 
 
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
@@ -337,7 +337,7 @@ def report_detected(
 
 ABOVE_CHANCE = "auroc_above_chance"
 LOSS = "loss"
-"""Name of the loss column in a store."""
+"""The name of the loss column in a store."""
 
 
 PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

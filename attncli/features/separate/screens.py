@@ -34,7 +34,7 @@ DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
 LABEL_WIDTH, MEAN_WIDTH, CELL_WIDTH, INTERVAL_WIDTH = 17, 40, 9, 17
 SHORTEST = 24
-"""Number of lines of the shortest terminal."""
+"""The number of lines on the shortest terminal."""
 
 
 def _title(report: Report) -> str:

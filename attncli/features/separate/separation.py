@@ -70,9 +70,9 @@ CHANCE = "chance"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
 RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
-"""False positive rates at which curves are drawn."""
+"""The false positive rates at which curves are drawn."""
 START = 60
-"""Characters of a text in a table."""
+"""The number of characters of a text that a table shows."""
 
 
 class Measured(NamedTuple):

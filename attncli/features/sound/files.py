@@ -274,7 +274,7 @@ def sound_features(
 
 
 PLAYED_BYTES = 5 * 2**20
-"""Largest sound file that is embedded in a page."""
+"""The largest sound file that is embedded in a page."""
 
 
 def sound_to_play(file: str) -> bytes:
@@ -286,9 +286,9 @@ def sound_to_play(file: str) -> bytes:
 
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 640, 80
-"""Size of a spectrogram: columns, and bands on the mel scale."""
+"""The size of a spectrogram: columns, and bands on the mel scale."""
 DECIBELS = 80.0
-"""Range below the loudest point; fainter sound is black."""
+"""The range below the loudest point; fainter sound is black."""
 
 
 def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[bytes, tuple[int, int]]:

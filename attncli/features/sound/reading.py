@@ -40,16 +40,16 @@ from attncli.records.report import Axis, Picture
 from attncli.system.plain_text import counted
 
 TRIAL_SECONDS = 2
-"""Duration of the noise on which the times of tokens are measured; steps are constant."""
+"""The duration of the noise on which token times are measured; steps are constant."""
 KALDI_SHIFT = 0.01
 """Seconds between frames, for extractors that do not declare it: those with Kaldi's filter banks."""
 SAME_STEP = 0.1
-"""Allowed relative difference between a measured step and the product of strides."""
+"""The allowed relative difference between a measured step and the product of strides."""
 ATTENDS = "att"
 MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
 """A time in a sound, such as 1.24s."""
 SAME_MOMENT = 1e-6
-"""Rounding tolerance of a token's beginning, in seconds."""
+"""The rounding tolerance of a token's beginning, in seconds."""
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
@@ -119,7 +119,7 @@ class TokenTimes:
     first: int = 0
     bands: int = 1
     num_tokens: int | None = None
-    """Number of tokens in a model that pads every sound to the same length."""
+    """The number of tokens in a model that pads every sound to the same length."""
 
     def duration(self, count: int) -> float:
         """The duration of `count` tokens in seconds."""

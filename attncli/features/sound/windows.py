@@ -41,7 +41,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 FLOOR = 2.0
 """Range of log-mel features below the loudest point: eight powers of ten, divided by four."""
 TO_LISTEN = 0.05
-"""Share of the work that finds the loudest point, before the first window."""
+"""The share of the work that goes into finding the loudest point, before the first window."""
 CONTEXT = 2
 """Frames on either side that share samples with a frame: half a Fourier window is 1.25 frames."""
 
@@ -53,7 +53,7 @@ class SpokenWindow:
     begin: float
     reading: Reading
     encoded: Float[Tensor, "1 place dim"] | None = None
-    """The encoder's output while the model wrote, if known."""
+    """The encoder's output when the model wrote, if known."""
 
 
 class _Frames:

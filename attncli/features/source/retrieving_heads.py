@@ -17,7 +17,7 @@ from attncli.models.source_texts import Passage, SourcedReading, SourcedText, re
 NUM_CONTEXTS, NUM_SENTENCES = 24, 16
 MOST_CHOSEN = 8
 MIN_SHARE_FOUND = 0.75
-"""A head is chosen if it looks at the right sentence most in at least this share of the contexts."""
+"""A head is chosen if it looks most at the right sentence in at least this share of the contexts."""
 FACTS = 0.4
 """The share of the other sentences that state where somebody left something, like the right one."""
 

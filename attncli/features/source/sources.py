@@ -35,7 +35,7 @@ from attncli.models.writing import LONG_CHUNK, Decoding
 from attncli.records.columns import Records
 
 CHECKED = 5
-"""Sources to remove if removing all of them would take long."""
+"""The number of sources to remove if removing all of them would take long."""
 QUERIES_AT_ONCE = 64
 LASSO_ALPHA = 0.01
 """The penalty of ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
@@ -404,9 +404,9 @@ def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
 
 
 RANKED_BY = ("lost", "effect", "retrieving_heads", "all_heads")
-"""Measurements that rank sources, each source by its first one."""
+"""The measurements that rank sources; each source is ranked by its first measurement."""
 LEAST_LOST = 0.05
-"""The least loss of a token without a source, in nats, for the token to have that source."""
+"""The smallest loss, in nats, that assigns a token to a source when that source is removed."""
 
 
 def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> Records[RankedSource]:

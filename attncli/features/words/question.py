@@ -15,7 +15,7 @@ from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import counted
 
 PICTURE_RATE = 16_000
-"""Sampling rate of a spectrogram, independent of the model."""
+"""The sampling rate of a spectrogram, independent of the model."""
 HOW_TO_READ = (
     "error: median distance between the beginnings of words and their known times, for each head. "
     "concentration: Yeh et al. 2025 (2509.09987)."

@@ -26,7 +26,7 @@ from attncli.views.texts import NO_NUMBER, file_name
 
 MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
 BAR = 30
-"""Columns of the bar that shows a word's time."""
+"""The number of columns of the bar that shows a word's time."""
 LINE_SECONDS, LINE_WORDS, PAUSE = 6.0, 10, 0.8
 """Limits of a subtitle line in seconds and words; a pause of PAUSE seconds also ends it."""
 SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")

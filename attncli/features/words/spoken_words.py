@@ -34,21 +34,21 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.system.plain_text import counted, parsed_json
 
 MEDIAN_WIDTH = 7
-"""Width of openai-whisper's median filter, in frames."""
+"""The width of openai-whisper's median filter, in frames."""
 FILTER_WIDTH, FILTERED_HEADS = 3, 10
 """Settings of the filter of 2509.09987: width of its median filter in frames, and heads selected per
 sound.
 """
 NUM_BEST = 8
-"""Number of best heads that are used together, as many as Whisper publishes."""
+"""The number of best heads that are used together, which is as many as Whisper publishes."""
 OPENING = "\"'\u201c\u00bf([{-"
 CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
 """Marks that belong to the following or the preceding word, as in openai-whisper."""
 SPEECH = Path(__file__).parents[2] / "data" / "speech"
 DAMAGED = "\ufffd"
-"""Replaces bytes that are not a character, for example a character split between two tokens."""
+"""Replaces bytes that form no character, for example if a character is split between two tokens."""
 UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))
-"""Letters of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
+"""The letters of languages without spaces between words: Thai and Lao, Burmese, kana, Han."""
 
 Head = tuple[int, int]
 
