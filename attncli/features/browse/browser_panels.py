@@ -142,7 +142,7 @@ class Panel(ScrollView, can_focus=False):
         return size.width, max(size.height - 1, 1)
 
     def show(self) -> None:
-        """Redraw after the choice changed, and scroll the chosen line into view."""
+        """Redraw after the choice has changed, and scroll the chosen line into view."""
         self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
         if self.num_columns() > width and self.container_size and not self.show_horizontal_scrollbar:

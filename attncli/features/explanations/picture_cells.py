@@ -17,7 +17,7 @@ from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading
 MOST_CELLS = 8
 """The number of cells per axis; each cell needs a separate run."""
 AXES = 4
-"""The axes of the pixels that a model reads: picture, channel, height, width."""
+"""The number of axes of the pixels that a model reads: picture, channel, height, width."""
 
 
 class PatchCell(NamedTuple):

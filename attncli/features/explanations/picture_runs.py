@@ -19,7 +19,7 @@ from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_removals import MOST_TOKENS, SourceRemoval, in_chunks
 
 CONVOLUTION_AXES = 4
-"""The axes of patches in rows and columns: picture, channel, row, column."""
+"""The number of axes of patches in rows and columns: picture, channel, row, column."""
 
 
 class PictureRun(EncoderRun):

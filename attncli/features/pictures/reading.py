@@ -50,7 +50,7 @@ from attncli.system.plain_text import parsed_json
 AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
 """The tokens before and after a picture in a text, in vocabularies that have them (Qwen)."""
 IMAGE_AXES = 4
-"""The axes of pixels: batch, channel, height, width."""
+"""The number of axes of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
 """The smallest side in pixels; in smaller pictures, the places of tokens cannot be measured."""
 

@@ -45,7 +45,7 @@ NON_PATCH_TOKENS = {
 PICTURE_INPUTS = (*PIXELS, GRID)
 """The inputs of parts that read pictures."""
 INPUT_AXES = 4
-"""The axes of the pixels of whole pictures: picture, colour, row, column."""
+"""The number of axes of the pixels of whole pictures: picture, colour, row, column."""
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:

@@ -245,7 +245,7 @@ def weights_digest(pretrained: Pretrained) -> str:
 
 @checked
 def read_detector(file: FilePath, model: Model) -> Detector:
-    """Open the detector in a report by `attn separate -o detector.json`, for the model it was fitted to.
+    """Open the detector in a report from `attn separate -o detector.json`, for the model it was fitted to.
 
     A text is positive if `detector.score("a text")` is above `detector.threshold`. Raises UserError for a
     file without a detector, and for another model.
