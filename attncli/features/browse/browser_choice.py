@@ -444,7 +444,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Bring every choice within the report; a token becomes the block that contains it, or vice versa."""
+        """Keep every choice within the report; a token becomes the block that contains it, or vice versa."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         self.ranking.settle(grid)

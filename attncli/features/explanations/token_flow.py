@@ -120,7 +120,7 @@ class ExplainedRun:
 
 
 class AnswerRun(ExplainedRun):
-    """A prompt followed by an answer in a decoder; the choice of the answer's tokens is explained.
+    """A prompt and an answer in a decoder; the choice of the answer's tokens is explained.
 
     Raises UserError for a model of another kind, or in half precision.
     """

@@ -101,7 +101,7 @@ def pair_table(
     truncate: bool = False,
     ablate: HeadsArgument = (),
 ) -> Records[ScoresOfPositions]:
-    """Compute every head's scores for each two positions of texts with pairs, as input for other models.
+    """Compute every head's scores for every two positions of texts with pairs, as input for other models.
 
     There is one row per two positions, with the weight of their pair, or 0 if they are not a pair. The
     arguments are those of `pairs`, whose method logistic is fitted to such a table.

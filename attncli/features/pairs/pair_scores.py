@@ -1,4 +1,4 @@
-"""The scores of all heads for each two positions, and the regression that is fitted to them."""
+"""The scores of all heads for every two positions, and the regression that is fitted to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class CountingTaker(BatchTaker):
 
 
 class PairFeatures:
-    """Every head's scores for each two positions that count, text by text, for fitting a regression."""
+    """Every head's scores for every two positions that count, text by text, for fitting a regression."""
 
     def __init__(self) -> None:
         self._texts: list[tuple[int, BatchOfPairs, Float[Tensor, "cell map"]]] = []
@@ -106,7 +106,7 @@ class PairFeatures:
         return fitted_regression(torch.cat([scores for _, scores in parts]), torch.cat(is_pair), seed=seed)
 
     def probabilities(self, regression: "PairRegression", line: int) -> Float[Tensor, "query key"]:
-        """The probability that each two positions of a text are a pair."""
+        """The probability that any two positions of a text are a pair."""
         pairs, scores = next((pairs, scores) for number, pairs, scores in self._texts if number == line)
         return pairs.as_map(regression.probabilities(scores))[0, 0]
 
@@ -121,7 +121,7 @@ class PairFeatures:
 def position_scores(
     reader: PairReader, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> Records[ScoresOfPositions]:
-    """Every head's scores for each two positions that count, as input for a regression."""
+    """Every head's scores for every two positions that count, as input for a regression."""
     totals, features = PairTotals(), PairFeatures()
     run = PairRun(reader, many, ablate=ablate)
     run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))
