@@ -170,7 +170,7 @@ def softmax_rows(
     """Compute exp(score - logsumexp) in the first buffer; return it with the logsumexp and the softmax.
 
     Hidden scores are -inf. The sink, a score, joins only the denominator. A row without visible keys has
-    weights 0. `num_keys` is the number of all keys, of which these may be only some.
+    weights 0. `num_keys` is the total number of keys; these may be only some of them.
     """
     if scores.dtype == torch.float32 and scores.device.type == "cpu" and tile_pass() is not None:
         return _compiled(scores, seen, sink, buffers[0], cache_ends(num_keys))

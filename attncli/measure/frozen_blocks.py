@@ -65,7 +65,7 @@ class FrozenBlocks:
     ) -> Float[Tensor, "text token embed"]:
         """Return the vectors that a block adds to the stream for these outputs of W_O.
 
-        Raises UserError if the block norms them first.
+        Raises UserError if the block normalises them first.
         """
         run = self.runs[call]
         if run.mlp is not None:

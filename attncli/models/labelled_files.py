@@ -63,7 +63,7 @@ class LabelledText:
 
     @property
     def words(self) -> str:
-        """All text of its parts, without marks."""
+        """All the text in its parts, without marks."""
         return "\n".join(without_marks(text)[0] for text in self.parts.values())
 
     @property

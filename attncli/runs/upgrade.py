@@ -38,7 +38,7 @@ def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.nd
 
 
 def upgrade(packed: Path, path: Path) -> None:
-    """Write the runs of a store of attn 0.4 to a new store.
+    """Copy the runs of an attn 0.4 store to a new store.
 
     Raises UserError if the old file is not such a store or is damaged, or if the new file exists.
     """
@@ -61,7 +61,7 @@ def _copy(packed: Path, path: Path) -> None:
     with closing(sqlite3.connect(old_name, uri=True)) as old, closing(sqlite3.connect(path)) as new:
         old.execute("PRAGMA trusted_schema = OFF")
         if schema_version(old) != PACKED_VERSION:
-            raise UserError(f"{packed}: is not a store of attn 0.4: attn results shows it as it is")
+            raise UserError(f"{packed}: is not an attn 0.4 store: attn results may read it as it is")
         new.execute("DELETE FROM store")
         for table in ("store", "settings", "environments", "columns", "runs"):
             names = [name for _, name, *_ in new.execute(f"PRAGMA table_info({table})")]

@@ -40,7 +40,7 @@ def check_file_or_many(value: str, what: str, takers: str) -> str:
 
 
 class FileSpec(ModelSpec):
-    """A model that may read a file other than a text; the base class of the readings' settings."""
+    """A model that may read a file that is not text; the base class of the readings' settings."""
 
     excludes: ClassVar[Mapping[str, str]] = {FILE: "context, context_file"}
 

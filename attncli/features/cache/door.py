@@ -71,7 +71,7 @@ def cache_policies(
     """Measure the increase in loss on the end of a text if a policy keeps only a share of the earlier keys.
 
     The prompt is read once. The last tenth of the text, at most 200 tokens, is judged; with `every`, windows
-    of that many tokens are judged all along the text. With `bits`, keys and values are rounded as well.
+    of that many tokens are judged throughout the text. With `bits`, keys and values are rounded as well.
     Raises UserError for an unknown policy, a text that is too short, or a model that cannot continue from
     cached keys, and MemoryError if memory runs out.
     """

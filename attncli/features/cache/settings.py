@@ -72,9 +72,9 @@ Bits = Annotated[
 ]
 TokensJudged = Annotated[
     Size | None,
-    Everyday("judge N tokens at a time, all along the text"),
+    Everyday("judge N tokens at a time, throughout the text"),
     Field(
-        description="with `policy` or `bits`: judge N tokens at a time, all along the text (default: once, "
+        description="with `policy` or `bits`: judge N tokens at a time, throughout the text (default: once, "
         "the last tenth, at most 200)"
     ),
 ]

@@ -104,7 +104,8 @@ def head_examples(
     head that the model does not have, and for a model with two stacks.
     """
     if pretrained.has_decoder:
-        raise UserError(f"head: {pretrained.name} has an encoder and a decoder: examples are for one stack")
+        needed = "examples need a model with a single stack"
+        raise UserError(f"head: {pretrained.name} has an encoder and a decoder: {needed}")
     sought = Sought(layer, head, statistic, options)
     values: dict[int, npt.NDArray[np.float32]] = {}
     moments: list[RunningMoments] = []

@@ -278,7 +278,7 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
     """Show a lesson or the list of all lessons, or copy their files."""
     if copy is not None:
         if which is not None:
-            raise UserError("--copy: is for the files of all lessons: give no lesson")
+            raise UserError("--copy: copies the files of all lessons: do not name a lesson")
         print(f"{copy}: {', '.join(copy_files(Path(copy)))}")
     elif which is not None:
         return run_lesson(lesson(which), attn)

@@ -54,7 +54,7 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
-    """Return groups of neighbouring layers in a stack whose paths differ only by one number."""
+    """Return groups of neighbouring layers in a stack whose paths differ only in one number."""
     runs: list[list[RecordedModule]] = []
     for row in modules:
         if runs and _continues(runs[-1], row):

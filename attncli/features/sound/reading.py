@@ -489,7 +489,8 @@ def generated(
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
-        raise UserError(f"sound: {pretrained.name} has no head to write with: set the words that are spoken")
+        reason = "has no language-modelling head, so it cannot write text"
+        raise UserError(f"sound: {pretrained.name} {reason}: set the words that are spoken")
     if language is not None:
         how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
     encoded: list[Tensor] = []

@@ -248,5 +248,5 @@ class CheckpointSurveys:
         """Raise UserError for a checkpoint of a different model."""
         heads = _head_places(columns)
         if self.heads is not None and heads != self.heads:
-            raise UserError("layers and heads differ from earlier steps: it is another model")
+            raise UserError("layers and heads differ from those of earlier steps: this is a different model")
         self.heads = heads

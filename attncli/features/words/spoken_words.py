@@ -103,7 +103,7 @@ def spoken_weights(
     if not isinstance(heard, HeardSound) or reading.context is None:
         raise UserError(f"sound: {pretrained.name} has no decoder to look at a sound")
     if pretrained.with_head is None:
-        raise UserError(f"sound: {pretrained.name} has no head to write with")
+        raise UserError(f"sound: {pretrained.name} has no language-modelling head, so it cannot write text")
     num_before = num_before_words(pretrained)
     end = getattr(pretrained.whole.generation_config, "eos_token_id", None)
     end = end[0] if isinstance(end, list) else end
