@@ -355,7 +355,7 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
             {"model": MODEL, "layer": 1, "head": 2, "sentence": "a b"},
             "Self-attention, tiny-induction, head 1:2: a b",
         ),
-        ("why", {"sentence": "abcabc"}, "Contribution of each head to a logit"),
+        ("why", {"sentence": "abcabc"}, "Contribution of each head to a logit\nabcabc"),
     ],
 )
 def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: str) -> None:
