@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from email import message_from_bytes
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -264,6 +265,23 @@ def test_an_installer_is_heard_from_while_it_is_silent(
     first, *_ = capfd.readouterr().out.splitlines()
     assert first == f"  still installing after 0 s: 3 MB in {tmp_path}"
     assert with_progress.run(tmp_path / "absent", ["true"]) == 0 and capfd.readouterr().out == ""
+
+
+def test_folders_that_disappear_while_they_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+    for name in ("stays", "goes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_bytes(bytes(10**6))
+
+    def scan_late(path: Any) -> Any:
+        if Path(path).name == "goes":
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_late)
+    assert with_progress.megabytes(tmp_path) == 1
 
 
 def test_wheels_are_made_for_what_torch_has_wheels_for() -> None:

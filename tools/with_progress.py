@@ -3,10 +3,12 @@
 python tools/with_progress.py FOLDER COMMAND ...
 """
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 15.0
@@ -14,13 +16,12 @@ SECONDS = 15.0
 
 
 def megabytes(folder: Path) -> int:
-    """The size of the files in a folder; files that disappear during the count are skipped."""
+    """The size of the files in a folder; files and folders that disappear during the count are skipped."""
     size = 0
-    for path in folder.rglob("*"):
-        try:
-            size += path.lstat().st_size
-        except OSError:
-            continue
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(parent, name).lstat().st_size
     return size // 10**6
 
 
