@@ -172,7 +172,7 @@ def _errors_of_argument(key: str | None, name: str | None) -> Iterator[None]:
 
 
 def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
-    """Return the --show flag of an experiment, which names the parts that its reports have."""
+    """Return the flag `--show` of an experiment, which names the parts that its reports have."""
     if not parts:
         return show
     listed = ", ".join(parts)
