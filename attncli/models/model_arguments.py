@@ -8,7 +8,7 @@ from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 from attncli.models.source_texts import SourcedReading, SourcedText
 from attncli.models.text_files import ManyTexts, TextLine
-from attncli.records.arguments import by, check_text, file_name, listed, shown
+from attncli.records.arguments import by, check_text, file_name, is_list, listed, shown
 from attncli.records.token_ids import text_or_ids
 
 
@@ -41,7 +41,9 @@ def several_texts(value: Any) -> Any:
 
 def _one_or_more_texts(value: Any) -> Any:
     texts = several_texts(value)
-    texts = texts if isinstance(texts, list) else listed(texts)
+    if not is_list(texts):
+        raise ValueError(f"must be text, a reading from read_text, or a list of these (got {shown(value)})")
+    texts = listed(texts)
     if not texts:
         raise ValueError("must contain at least one text (got none)")
     return [_text(text) for text in texts]

@@ -38,7 +38,7 @@ PAPERS = {
     "value_norm": "kobayashi2020",
     "rollout": "abnar2020",
 }
-"""Ids of papers, separated by blanks, by statistics and settings of the kernel."""
+"""Ids of papers, separated by spaces, by statistics and settings of the kernel."""
 ENTRY = re.compile(r"^@(\w+)\{([\w:.-]+),\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\s*(\w+)\s*=\s*\{(.*)\},?$", re.MULTILINE)
 

@@ -150,14 +150,17 @@ class Summary:
             for group, group_settings in numbers.items()
         }
 
-    def _run_values(self, name: str, runs: Runs | RunInfo) -> Any:
-        """Return a setting or a name for each run, or for a single one."""
+    def _run_values(self, name: str, runs: Runs) -> Sequence[Any]:
+        """Return a setting or a name of each run."""
         if name in RUN_NAMES:
-            return getattr(runs, name)
-        if isinstance(runs, RunInfo):
-            return self._setting(name, runs.settings)
-        values = {number: self._setting(name, number) for number in {*runs.settings}}
-        return [values[number] for number in runs.settings]
+            values: Sequence[Any] = getattr(runs, name)
+            return values
+        settings = {number: self._setting(name, number) for number in {*runs.settings}}
+        return [settings[number] for number in runs.settings]
+
+    def _run_value(self, name: str, run: RunInfo) -> Any:
+        """Return a setting or a name of a single run."""
+        return getattr(run, name) if name in RUN_NAMES else self._setting(name, run.settings)
 
     def _setting(self, name: str, number: int) -> Any:
         """Return a setting of the experiment with that number; a list is returned as text."""
@@ -197,7 +200,7 @@ class Summary:
         """Return True if a failed run meets the conditions, which must all be on settings."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
-            and condition.holds(self._run_values(condition.name, failed.run))
+            and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
 
