@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from attncli.features.results.summaries import results, usual_groups
+from attncli.records.stored_columns import StoredColumn, StoredColumns
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.reading import reading
 from attncli.runs.store import open_store
-from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 

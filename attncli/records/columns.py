@@ -8,7 +8,7 @@ Reports, tables, stores, conditions, units and data frames all use this declarat
         contribution: float | None = column(unit="logit")
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType, UnionType
@@ -48,6 +48,7 @@ from attncli.records.values import (
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]  # an extra
 
+    from attncli.records.stored_columns import Leaf
     from attncli.records.values import RowSlice
 
 T = TypeVar("T")
@@ -562,6 +563,8 @@ class Result:
     """True if it covers all heads, even if the settings name one."""
     explains_figure: ClassVar[bool] = False
     """True if a figure explains below its title how to read it."""
+    named_groups: ClassVar[Collection[str]] = ()
+    """The groups whose numbers `named_numbers` yields, because a store names them in another way."""
 
     def __post_init__(self) -> None:
         for place in self.groups():
@@ -588,6 +591,10 @@ class Result:
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
         """Return query, key, and whether it was found for each marked cell of the map with that name."""
         return []
+
+    def named_numbers(self) -> "Iterator[Leaf]":
+        """Yield the values of `named_groups` with their columns in a store."""
+        return iter(())
 
     @classmethod
     @cache

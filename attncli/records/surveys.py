@@ -1,9 +1,10 @@
 """Results of head surveys on one text or many: each head's statistics, and the patterns that heads show."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,21 @@ from attncli.core.names import (
     NOT_MEASURED,
     PATTERNS,
     ROW_STATISTICS,
+    STARTS_SPECIAL,
     UNNAMED,
     HeadPattern,
 )
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.values import Statistic
+from attncli.records.stored_columns import (
+    LINEAR_PREFIX,
+    HeadColumns,
+    Leaf,
+    OneColumn,
+    SurveyNumber,
+    ValueTable,
+    side_by_side,
+)
+from attncli.records.values import PLACES, Statistic
 
 NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.values()))
 """The statistics that determine a head's pattern."""
@@ -290,6 +301,159 @@ class PatchNorms(Record):
     num_high: int
 
 
+class LayerOfHeads(NamedTuple):
+    """The statistics of a layer's heads on some texts: (text, head, statistic)."""
+
+    stack: str
+    layer: int
+    names: tuple[str, ...]
+    values: npt.NDArray[np.float64]
+    heads: Sequence[int] | None = None
+    """The numbers of the heads; None for all heads of the layer."""
+
+
+class StacksOfText(NamedTuple):
+    """The stacks of a model on a text, with all weights and without the first key, and the sink rate."""
+
+    stacks: Sequence[Stack]
+    rest: Sequence[Stack]
+    sinks: SinkRate | None
+
+
+def survey_values(
+    heads: Sequence[LayerOfHeads],
+    rest: Sequence[LayerOfHeads],
+    texts: Sequence[StacksOfText],
+    linear: Sequence[LayerOfHeads] = (),
+) -> ValueTable:
+    """Return the values of the surveys of some texts, which equal the values of their reports.
+
+    `rest` has the statistics without the first key, and `linear` has the heads of layers without a softmax.
+    """
+    return side_by_side(survey_leaves(heads, rest, texts, linear), len(texts))
+
+
+def survey_leaves(
+    heads: Sequence[LayerOfHeads],
+    rest: Sequence[LayerOfHeads],
+    texts: Sequence[StacksOfText],
+    linear: Sequence[LayerOfHeads] = (),
+) -> Iterator[Leaf]:
+    """Yield the values of the surveys of some texts, in the order of a store's columns."""
+    stacks = {layer.stack for layer in heads} | {stack.name for stack in texts[0].stacks}
+    has_stacks = len(stacks) > 1
+    names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
+
+    def head_leaves(layers: Sequence[LayerOfHeads], prefix: Callable[[str], str]) -> Iterator[Leaf]:
+        for layer in layers:
+            numbers = range(layer.values.shape[1]) if layer.heads is None else layer.heads
+            shape = tuple((layer.layer, head, prefix(layer.stack), layer.names) for head in numbers)
+            yield HeadColumns(shape), layer.values.reshape(len(texts), -1)
+
+    def count_leaves(counts: Iterable[Iterable[tuple[SurveyNumber, float]]]) -> Iterator[Leaf]:
+        for text_counts in zip(*counts, strict=True):
+            name = text_counts[0][0].name(has_stacks=has_stacks)
+            yield OneColumn(name), np.array([[count] for _, count in text_counts], np.float64)
+
+    def prefix(stack: str, *, without_first: bool = False) -> str:
+        return SurveyNumber(stack, "", without_first).name(has_stacks=has_stacks)
+
+    yield from head_leaves([_with_names(layer, names) for layer in heads], prefix)
+    yield from count_leaves(_row_counts(text.stacks) for text in texts)
+    if rest:
+        yield from head_leaves(rest, partial(prefix, without_first=True))
+        yield from count_leaves(_row_counts_without_first(text.rest) for text in texts)
+    yield from head_leaves(linear, lambda stack: LINEAR_PREFIX)
+    sinks = [[] if text.sinks is None else [*text.sinks.numbers().items()] for text in texts]
+    for text_sinks in zip(*sinks, strict=True):
+        numbers = [[np.nan if number is None else number] for _, number in text_sinks]
+        yield OneColumn(f"model.{text_sinks[0][0]}"), np.array(numbers, np.float64)
+
+
+def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
+    """Return a layer with NaN for the statistics that only other layers have."""
+    if layer.names == names:
+        return layer
+    values = np.full((*layer.values.shape[:2], len(names)), np.nan)
+    values[..., [names.index(name) for name in layer.names]] = layer.values
+    return layer._replace(names=names, values=values)
+
+
+def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
+    """Yield the number of rows behind each pattern, then the other counts of each stack.
+
+    The other counts are 1 for a text that begins with a special token, else 0; the number of rows behind
+    statistics that name no pattern; and the statistics of even weights.
+    """
+    for stack in stacks:
+        for pattern in stack.patterns().values():
+            count = stack.num_rows[pattern.statistic]
+            yield SurveyNumber(stack.name, pattern.statistic, counts_rows=True), count
+    for stack in stacks:
+        yield SurveyNumber(stack.name, STARTS_SPECIAL), stack.starts_special
+        for name in PATTERNS:
+            if name in stack.num_rows and name not in NAMING:
+                yield SurveyNumber(stack.name, name, counts_rows=True), stack.num_rows[name]
+        yield from _even_weights(stack, without_first=False)
+
+
+def _even_weights(stack: Stack, *, without_first: bool) -> Iterator[tuple[SurveyNumber, float]]:
+    """Yield the statistics that a stack would have with even weights, or NaN if no row has the statistic."""
+    for name, even in stack.even.items():
+        number = np.nan if even.mean is None else even.mean
+        yield SurveyNumber(stack.name, name, without_first, is_even=True), number
+
+
+def _row_counts_without_first(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
+    """Yield the counts without the first key, for each statistic that names a pattern."""
+    names = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
+    for stack in stacks:
+        yield SurveyNumber(stack.name, STARTS_SPECIAL, without_first=True), stack.starts_special
+        for name in names:
+            if name in stack.num_rows:
+                counted = SurveyNumber(stack.name, name, without_first=True, counts_rows=True)
+                yield counted, stack.num_rows[name]
+        yield from _even_weights(stack, without_first=True)
+
+
+def _stacks_from_rows(
+    rows: Records[RowsOfStack], patterns: Records[HeadsOfPattern] | None = None
+) -> list[Stack]:
+    """Return each stack's row counts from the tables of a report."""
+    stacks = []
+    for row in rows:
+        names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL, *EVEN_COLUMNS.values())]
+        counts = {name: row.number(name) for name in names}
+        num_rows = {name: int(count) for name, count in counts.items() if count is not None}
+        for pattern in patterns or ():
+            if pattern.stack == row.stack and pattern.num_rows is not None:
+                num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
+        even = {
+            name: TextMean.of(row.number(column))
+            for name, column in EVEN_COLUMNS.items()
+            if column in rows.cells and name in num_rows
+        }
+        stacks.append(Stack(row.stack, num_rows, row.starts_special, even))
+    return stacks
+
+
+def _reported_heads(
+    heads: Records[SurveyedHead] | Records[RestOfHead] | Records[SignedHead],
+) -> list[LayerOfHeads]:
+    """Return every statistic of each head, one by one; a report may have only some heads, in any order."""
+    names = tuple(name for name in heads.stored_columns() if name not in PLACES)
+    if not heads:
+        return []
+    numbers = np.stack([heads.numbers(name) for name in names], axis=-1)[None, :, None]
+    stacks = heads.cells.get("stack", ["self"] * len(heads))
+    # As Python numbers, because SQLite stores numpy's numbers as bytes.
+    layers, indices = (heads.column(name).astype(int).tolist() for name in ("layer", "head"))
+    return [
+        LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
+        for place, (stack, layer, head) in enumerate(zip(stacks, layers, indices, strict=True))
+    ]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadSurvey(Result):
     """What each head does: `heads` has one row per head, with its pattern and every statistic.
@@ -303,8 +467,13 @@ class HeadSurvey(Result):
     averaged over all queries, and `look_rollout` (key) is the same row of the rollout.
     """
 
+    named_groups: ClassVar[Collection[str]] = (
+        *("heads", "patterns", "strongest", "pattern_rows", "without_first", "without_first_rows"),
+        *("named_tokens", "intervals", "model", "linear"),
+    )
+
     heads: Records[SurveyedHead] = group(may_be_empty=True)
-    # A store holds these counts under the names of the statistics: see runs/stored_columns.py.
+    # A store holds these counts under the names of the statistics: see `named_numbers`.
     patterns: Records[HeadsOfPattern] = group(is_kept=False, may_be_empty=True)
     strongest: Records[StrongestHead] = group(is_kept=False, may_be_empty=True)
     pattern_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
@@ -345,3 +514,13 @@ class HeadSurvey(Result):
     def num_tokens(self) -> int | None:
         """The number of tokens in all texts, or None if unknown."""
         return self.tokens_of_text if self.texts is None else self.texts.num_tokens
+
+    def named_numbers(self) -> Iterator[Leaf]:
+        """Yield the numbers of each head, with all weights and without the first key, and of each stack."""
+        text = StacksOfText(
+            _stacks_from_rows(self.pattern_rows, self.patterns),
+            _stacks_from_rows(self.without_first_rows) if self.without_first else (),
+            self.model,
+        )
+        heads = _reported_heads(self.heads) if self.patterns else ()
+        return survey_leaves(heads, _reported_heads(self.without_first), [text], _reported_heads(self.linear))

@@ -11,6 +11,7 @@ import numpy as np
 
 from attncli.errors import UserError
 from attncli.records.report import Report
+from attncli.records.stored_columns import StoredColumns, with_unshown
 from attncli.runs.jobs import Chain, Item, Job
 from attncli.runs.keys import TEXT_KEYS
 from attncli.runs.report_values import values_of
@@ -23,7 +24,6 @@ from attncli.runs.runner import (
     run_items,
     values_in_buckets,
 )
-from attncli.runs.stored_columns import StoredColumns, with_unshown
 
 DONE, FAILED = "done", "failed"
 

@@ -24,13 +24,13 @@ import numpy as np
 
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
+from attncli.records.stored_columns import StoredColumns
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, UnfinishedJob, run_chunk
 from attncli.runs.jobs import Job
 from attncli.runs.keys import RunKeys
 from attncli.runs.plan import Plan
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
-from attncli.runs.stored_columns import StoredColumns
 from attncli.system.platforms import interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.runs.stored_columns import StoredColumn, StoredColumns
+from attncli.records.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 250
 """Rows that are fetched at a time: a larger block leaves the processor cache before it becomes an array."""

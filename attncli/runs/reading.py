@@ -12,12 +12,12 @@ import numpy as np
 
 from attncli.errors import RunError, UserError
 from attncli.records.report import PLACES
+from attncli.records.stored_columns import StoredColumns
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.number_tables import NUMBER_TABLES, NumbersOfRuns, TablePart, quoted, table_parts
 from attncli.runs.store import IS_STEP, is_number, read_columns, read_contents
 from attncli.runs.store_files import check_header
-from attncli.runs.stored_columns import StoredColumns
 from attncli.system.plain_text import parsed_json
 
 STEP = re.compile("[0-9]{1,15}")

@@ -7,96 +7,73 @@ run for --expect.
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, source_number
+from attncli.core.names import source_number
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records, Result
 from attncli.records.kinds import KINDS
 from attncli.records.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
-from attncli.records.surveys import (
-    EVEN_COLUMNS,
-    NAMING,
-    HeadsOfPattern,
-    HeadSurvey,
-    RestOfHead,
-    RowsOfStack,
-    SignedHead,
-    SinkRate,
-    Stack,
-    SurveyedHead,
-    TextMean,
-)
-from attncli.records.values import has_head_rows
-from attncli.runs.stored_columns import (
-    LINEAR_PREFIX,
+from attncli.records.stored_columns import (
+    HeadColumns,
+    Leaf,
+    OneColumn,
     StoredColumn,
     StoredColumns,
     SurveyNumber,
+    ValueTable,
+    side_by_side,
     stack_and_name,
     survey_number,
 )
+from attncli.records.values import has_head_rows
 from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """The statistics of a group in `attn results`."""
 
-ColumnsShape = tuple[Any, ...]
-"""One of the functions below with its arguments: it returns the columns of some values."""
+
+@dataclass(frozen=True, slots=True)
+class GridColumns:
+    """The shape of a tensor (layer, head): a column for each head, layer by layer."""
+
+    name: str
+    num_layers: int
+    num_heads: int
+
+    def columns(self) -> Iterator[StoredColumn]:
+        """Yield the column of each head."""
+        places = product(range(self.num_layers), range(self.num_heads))
+        return (StoredColumn(self.name, *place) for place in places)
 
 
-def one_column(name: str, layer: int | None, head: int | None) -> Iterator[StoredColumn]:
-    """Yield the column of a single number."""
-    yield StoredColumn(name, layer, head)
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """The shape of a row statistic: the summaries of each head, then the rows of each head.
 
+    `num_tokens` is 0 if rows are not stored.
+    """
 
-def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[StoredColumn]:
-    """Yield a column for each head, layer by layer."""
-    return (StoredColumn(name, *place) for place in product(range(num_layers), range(num_heads)))
+    name: str
+    layer: int | None
+    head: int | None
+    num_heads: int | None
+    num_batches: int | None
+    num_tokens: int
 
-
-def row_columns(
-    name: str,
-    layer: int | None,
-    head: int | None,
-    num_heads: int | None,
-    num_batches: int | None,
-    num_tokens: int,
-) -> Iterator[StoredColumn]:
-    """Yield the summaries of each head, then the head's rows; `num_tokens` is 0 if rows are not stored."""
-    heads = [head] if num_heads is None else range(num_heads)
-    batches = [None] if num_batches is None else range(num_batches)
-    for place, how in product(heads, SUMMARIES):
-        yield StoredColumn(f"{name}.{how}", layer, place)
-    for row in product(heads, batches, range(num_tokens)):
-        yield StoredColumn(name, layer, *row)
-
-
-def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[StoredColumn]:
-    """Yield the columns of each head, given its layer and number, a prefix, and its statistics' names."""
-    for layer, head, prefix, names in heads:
-        yield from (StoredColumn(prefix + name, layer, head) for name in names)
-
-
-class ColumnsOfShapes(tuple[StoredColumn, ...]):
-    """Columns that are pickled as the shapes that produce them, because a survey has thousands of columns."""
-
-    shapes: tuple[ColumnsShape, ...]
-
-    def __reduce__(self) -> tuple[Callable[..., StoredColumns], tuple[tuple[ColumnsShape, ...]]]:
-        return columns_from_shapes, (self.shapes,)
-
-
-@lru_cache(maxsize=256)
-def columns_from_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
-    """Return the columns of a report; reports with equal shapes share one tuple object."""
-    columns = ColumnsOfShapes(column for columns, *about in shapes for column in columns(*about))
-    columns.shapes = shapes
-    return columns
+    def columns(self) -> Iterator[StoredColumn]:
+        """Yield the columns of the summaries and of the rows."""
+        heads = [self.head] if self.num_heads is None else range(self.num_heads)
+        batches = [None] if self.num_batches is None else range(self.num_batches)
+        for head, how in product(heads, SUMMARIES):
+            yield StoredColumn(f"{self.name}.{how}", self.layer, head)
+        for row in product(heads, batches, range(self.num_tokens)):
+            yield StoredColumn(self.name, self.layer, *row)
 
 
 # ranked keys, and row descriptions for people, are not statistics
@@ -108,13 +85,6 @@ LEFT_OUT = (
 
 LOOKED_AT = ("query", "key", "key_weight")
 """The columns on the key that a head attends to most at one token of one text."""
-
-
-class ValueTable(NamedTuple):
-    """The values of several texts, one float64 row per text, with NaN for a missing number."""
-
-    columns: StoredColumns
-    values: np.ndarray
 
 
 def values_of(report: Report, *, rows: bool = False) -> tuple[StoredColumns, np.ndarray]:
@@ -129,53 +99,37 @@ def text_values(together: Report, num_texts: int, *, rows: bool = False) -> Valu
 
 
 def _value_table(report: Report, num_texts: int | None, rows: bool) -> ValueTable:
-    return _side_by_side(_leaves(report, num_texts, rows), num_texts or 1)
-
-
-def _side_by_side(leaves: "Iterable[Leaf]", num_texts: int) -> ValueTable:
-    """Return the leaves' columns and values side by side, with NaN for infinite numbers."""
-    shapes, values = [], [np.empty((num_texts, 0))]
-    for shape, numbers in leaves:
-        shapes.append(shape)
-        values.append(numbers)
-    table = np.concatenate(values, axis=1)
-    table[~np.isfinite(table)] = np.nan
-    return ValueTable(columns_from_shapes(tuple(shapes)), table)
-
-
-Leaf = tuple[ColumnsShape, np.ndarray]
-"""The shape of some columns, and their values (text, column)."""
+    return side_by_side(_leaves(report, num_texts, rows), num_texts or 1)
 
 
 def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]:
     """Yield the values of a report, for one text or for several that ran together."""
     # a layer or head may also be a word, which is not an index
     place = [index if isinstance(index, int) else None for index in map(report.spec.get, PLACES)]
-    statistics = report.statistics
-    if isinstance(report.result, HeadSurvey):
-        yield from _survey_leaves(report.result)
-        statistics = {}
     left_out = {*LEFT_OUT, *(group.name for group in report.result.groups() if not group.is_kept)}
-    for group, statistic in statistics.items():
+    yield from report.result.named_numbers()
+    for group, statistic in report.statistics.items():
+        if group in report.result.named_groups:
+            continue
         if has_head_rows(group) and isinstance(statistic, Table):
             yield _table_leaf(statistic)
         elif isinstance(statistic, Tensors):
             for name, tensor in statistic.items():
                 axes, values = _by_text(tensor, num_texts)
                 if not axes:
-                    yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
+                    yield OneColumn(f"{group}.{name}", *place), values.astype(np.float64)[:, None]
                 elif (
                     not {group, name} & left_out and "layer" not in axes
                 ):  # the table of heads has these means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in left_out:
             for name, number in _single_numbers(group, statistic):
-                yield (one_column, name, *place), np.full((num_texts or 1, 1), number, dtype=np.float64)
+                yield OneColumn(name, *place), np.full((num_texts or 1, 1), number, dtype=np.float64)
     for name, tensor in report.tensors.items():
         axes, values = _by_text(tensor, num_texts)
         # if there is a table of heads, the tensor has the same numbers
         if axes == PLACES and not any(map(has_head_rows, report.statistics)):
-            yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
+            yield GridColumns(name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
 def _by_text(tensor: NamedTensor, num_texts: int | None) -> tuple[tuple[str, ...], np.ndarray]:
@@ -207,6 +161,7 @@ def _row_leaf(
 ) -> Leaf:
     """Return a row statistic: the summaries of each head, then with `rows` every row."""
     count = len(values)
+    layer, head = place
     num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
     by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
     num_batches = by_head.shape[2] if "batch" in axes else None
@@ -214,7 +169,7 @@ def _row_leaf(
     flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
     numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
     num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
-    return (row_columns, name, *place, num_heads, num_batches, num_tokens), np.concatenate(numbers, axis=1)
+    return RowColumns(name, layer, head, num_heads, num_batches, num_tokens), np.concatenate(numbers, axis=1)
 
 
 @lru_cache(maxsize=256)
@@ -224,103 +179,6 @@ def _number_names(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str,
         for name, number_type in zip(names, types, strict=True)
         if name not in (*PLACES, *LOOKED_AT) and issubclass(number_type, int | float)
     )
-
-
-def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
-    """Yield the number of rows behind each pattern, then the other counts of each stack.
-
-    The other counts are 1 for a text that begins with a special token, else 0; the number of rows behind
-    statistics that name no pattern; and the statistics of even weights.
-    """
-    for stack in stacks:
-        for pattern in stack.patterns().values():
-            count = stack.num_rows[pattern.statistic]
-            yield SurveyNumber(stack.name, pattern.statistic, counts_rows=True), count
-    for stack in stacks:
-        yield SurveyNumber(stack.name, STARTS_SPECIAL), stack.starts_special
-        for name in PATTERNS:
-            if name in stack.num_rows and name not in NAMING:
-                yield SurveyNumber(stack.name, name, counts_rows=True), stack.num_rows[name]
-        yield from _even_weights(stack, without_first=False)
-
-
-def _even_weights(stack: Stack, *, without_first: bool) -> Iterator[tuple[SurveyNumber, float]]:
-    """Yield the statistics that a stack would have with even weights, or NaN if no row has the statistic."""
-    for name, even in stack.even.items():
-        number = np.nan if even.mean is None else even.mean
-        yield SurveyNumber(stack.name, name, without_first, is_even=True), number
-
-
-def _row_counts_without_first(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
-    """Yield the counts without the first key, for each statistic that names a pattern."""
-    names = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
-    for stack in stacks:
-        yield SurveyNumber(stack.name, STARTS_SPECIAL, without_first=True), stack.starts_special
-        for name in names:
-            if name in stack.num_rows:
-                counted = SurveyNumber(stack.name, name, without_first=True, counts_rows=True)
-                yield counted, stack.num_rows[name]
-        yield from _even_weights(stack, without_first=True)
-
-
-def _stacks_from_rows(
-    rows: Records[RowsOfStack], patterns: Records[HeadsOfPattern] | None = None
-) -> list[Stack]:
-    """Return each stack's row counts from the tables of a report."""
-    stacks = []
-    for row in rows:
-        names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL, *EVEN_COLUMNS.values())]
-        counts = {name: row.number(name) for name in names}
-        num_rows = {name: int(count) for name, count in counts.items() if count is not None}
-        for pattern in patterns or ():
-            if pattern.stack == row.stack and pattern.num_rows is not None:
-                num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
-        even = {
-            name: TextMean.of(row.number(column))
-            for name, column in EVEN_COLUMNS.items()
-            if column in rows.cells and name in num_rows
-        }
-        stacks.append(Stack(row.stack, num_rows, row.starts_special, even))
-    return stacks
-
-
-def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
-    """Yield the numbers of a survey: for each head, without the first key, for each stack, for the model."""
-    text = StacksOfText(
-        _stacks_from_rows(survey.pattern_rows, survey.patterns),
-        _stacks_from_rows(survey.without_first_rows) if survey.without_first else (),
-        survey.model,
-    )
-    heads = _reported_heads(survey.heads) if survey.patterns else ()
-    yield from survey_leaves(
-        heads, _reported_heads(survey.without_first), [text], _reported_heads(survey.linear)
-    )
-    for name, numbers in {"texts": survey.texts, "norms": survey.norms}.items():
-        yield from _number_leaves(name, Numbers() if numbers is None else numbers.numbers())
-    yield from _number_leaves("high_norm_patches", survey.high_norm_patches)
-
-
-def _number_leaves(group: str, numbers: Numbers | Table) -> Iterator[Leaf]:
-    """Yield the single numbers in a group of a report on one text."""
-    for name, number in _single_numbers(group, numbers):
-        yield (one_column, name, None, None), np.full((1, 1), number, dtype=np.float64)
-
-
-def _reported_heads(
-    heads: Records[SurveyedHead] | Records[RestOfHead] | Records[SignedHead],
-) -> "list[LayerOfHeads]":
-    """Return every statistic of each head, one by one; a report may have only some heads, in any order."""
-    names = tuple(name for name in heads.stored_columns() if name not in PLACES)
-    if not heads:
-        return []
-    numbers = np.stack([heads.column(name) for name in names], axis=-1)[None, :, None]
-    stacks = heads.cells.get("stack", ["self"] * len(heads))
-    # As Python numbers, because SQLite stores numpy's numbers as bytes.
-    layers, indices = (heads.column(name).astype(int).tolist() for name in ("layer", "head"))
-    return [
-        LayerOfHeads(str(stack), layer, names, numbers[:, place], (head,))
-        for place, (stack, layer, head) in enumerate(zip(stacks, layers, indices, strict=True))
-    ]
 
 
 def _table_leaf(heads: Table) -> Leaf:
@@ -338,85 +196,7 @@ def _table_leaf(heads: Table) -> Leaf:
         prefix = SurveyNumber(str(row["stack"]), "").name(has_stacks=len(stacks) > 1)
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
-    return (survey_columns, tuple(shape)), np.array([numbers], dtype=np.float64)
-
-
-class LayerOfHeads(NamedTuple):
-    """The statistics of a layer's heads on some texts: (text, head, statistic)."""
-
-    stack: str
-    layer: int
-    names: tuple[str, ...]
-    values: np.ndarray
-    heads: Sequence[int] | None = None
-    """The numbers of the heads; None for all heads of the layer."""
-
-
-class StacksOfText(NamedTuple):
-    """The stacks of a model on a text, with all weights and without the first key, and the sink rate."""
-
-    stacks: Sequence[Stack]
-    rest: Sequence[Stack]
-    sinks: SinkRate | None
-
-
-def survey_values(
-    heads: Sequence[LayerOfHeads],
-    rest: Sequence[LayerOfHeads],
-    texts: Sequence[StacksOfText],
-    linear: Sequence[LayerOfHeads] = (),
-) -> ValueTable:
-    """Return the values of the surveys of some texts, which equal the values of their reports.
-
-    `rest` has the statistics without the first key, and `linear` has the heads of layers without a softmax.
-    """
-    return _side_by_side(survey_leaves(heads, rest, texts, linear), len(texts))
-
-
-def survey_leaves(
-    heads: Sequence[LayerOfHeads],
-    rest: Sequence[LayerOfHeads],
-    texts: Sequence[StacksOfText],
-    linear: Sequence[LayerOfHeads] = (),
-) -> Iterator[Leaf]:
-    """Yield the values of the surveys of some texts, in the order of a store's columns."""
-    stacks = {layer.stack for layer in heads} | {stack.name for stack in texts[0].stacks}
-    has_stacks = len(stacks) > 1
-    names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
-
-    def head_leaves(layers: Sequence[LayerOfHeads], prefix: Callable[[str], str]) -> Iterator[Leaf]:
-        for layer in layers:
-            numbers = range(layer.values.shape[1]) if layer.heads is None else layer.heads
-            shape = tuple((layer.layer, head, prefix(layer.stack), layer.names) for head in numbers)
-            yield (survey_columns, shape), layer.values.reshape(len(texts), -1)
-
-    def count_leaves(counts: Iterable[Iterable[tuple[SurveyNumber, float]]]) -> Iterator[Leaf]:
-        for text_counts in zip(*counts, strict=True):
-            name = text_counts[0][0].name(has_stacks=has_stacks)
-            yield (one_column, name, None, None), np.array([[count] for _, count in text_counts], np.float64)
-
-    def prefix(stack: str, *, without_first: bool = False) -> str:
-        return SurveyNumber(stack, "", without_first).name(has_stacks=has_stacks)
-
-    yield from head_leaves([_with_names(layer, names) for layer in heads], prefix)
-    yield from count_leaves(_row_counts(text.stacks) for text in texts)
-    if rest:
-        yield from head_leaves(rest, partial(prefix, without_first=True))
-        yield from count_leaves(_row_counts_without_first(text.rest) for text in texts)
-    yield from head_leaves(linear, lambda stack: LINEAR_PREFIX)
-    sinks = [[] if text.sinks is None else [*text.sinks.numbers().items()] for text in texts]
-    for text_sinks in zip(*sinks, strict=True):
-        numbers = [[np.nan if number is None else number] for _, number in text_sinks]
-        yield (one_column, f"model.{text_sinks[0][0]}", None, None), np.array(numbers, np.float64)
-
-
-def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
-    """Return a layer with NaN for the statistics that only other layers have."""
-    if layer.names == names:
-        return layer
-    values = np.full((*layer.values.shape[:2], len(names)), np.nan)
-    values[..., [names.index(name) for name in layer.names]] = layer.values
-    return layer._replace(names=names, values=values)
+    return HeadColumns(tuple(shape)), np.array([numbers], dtype=np.float64)
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from attncli.core.progress import Progress
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.runs.stored_columns import StoredColumns
+    from attncli.records.stored_columns import StoredColumns
     from attncli.settings.models import ModelSpec, OneTextSpec, SurveyTextSpec
     from attncli.toys.sampling import Draws, Source
 

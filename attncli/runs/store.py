@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError, WriteError, one_line_reason
+from attncli.records.stored_columns import StoredColumn, StoredColumns
 from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, signals_seen
 from attncli.runs.jobs import Item
@@ -28,7 +29,6 @@ from attncli.runs.number_tables import (
 )
 from attncli.runs.plan import Plan
 from attncli.runs.store_files import check_header, create_file, driving, remove
-from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ENDING = "-weights"
 

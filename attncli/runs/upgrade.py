@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from attncli.errors import UserError
+from attncli.records.stored_columns import StoredColumns
 from attncli.runs.number_tables import insert_numbers
 from attncli.runs.schema import schema_version
 from attncli.runs.store import Store, read_columns
 from attncli.runs.store_files import PACKED_VERSION, check_header, create_file
-from attncli.runs.stored_columns import StoredColumns
 
 TYPES = {None: "<f8", 1: "<f4", 2: "<f4", 3: "<f8"}
 COMPRESSED = (2, 3)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from attncli.errors import WriteError
+from attncli.records.stored_columns import StoredColumn, StoredColumns
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.reading import reading
 from attncli.runs.store import Store, open_store
-from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 

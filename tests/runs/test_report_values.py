@@ -8,9 +8,9 @@ import pytest
 
 from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
+from attncli.records.stored_columns import StoredColumn
 from attncli.runs.report_values import values_of
 from attncli.runs.runner import Kept, Outcome, Values, values_in_buckets
-from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS
 from tests.running import run, run_together
 

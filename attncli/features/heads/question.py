@@ -23,19 +23,21 @@ from attncli.models.text_files import ManyTexts, TextLine, file_texts
 from attncli.models.token_names import positions_named
 from attncli.records.columns import Records
 from attncli.records.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
+from attncli.records.stored_columns import ValueTable, with_unshown
 from attncli.records.surveys import (
     NAMING,
     SIGNED_OVER_TEXTS,
     HeadSurvey,
+    LayerOfHeads,
     PatchNorm,
     PatchNorms,
+    StacksOfText,
     SurveyedHead,
     TokenNamed,
+    survey_values,
 )
 from attncli.runs.report_parts import build_report, named
-from attncli.runs.report_values import LayerOfHeads, StacksOfText, ValueTable, survey_values
 from attncli.runs.runner import read_survey_text
-from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MAX_DRAWN_HEADS, HeadsSpec
 from attncli.settings.models import ReadFile
 from attncli.settings.pages import ModelPage

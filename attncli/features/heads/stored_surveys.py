@@ -16,16 +16,16 @@ from attncli.features.heads.surveys import totals_report
 from attncli.measure.patterns import HeadTotals, LayerPlace, MixerPlace
 from attncli.records.kinds import KINDS
 from attncli.records.report import Report
-from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, Stack, TextMean
-from attncli.runs.connection import Damaged
-from attncli.runs.reading import Reader, differing_settings
-from attncli.runs.stored_columns import (
+from attncli.records.stored_columns import (
     LINEAR_PREFIX,
     UNSHOWN,
     StoredColumn,
     SurveyColumn,
     parse_survey_columns,
 )
+from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, Stack, TextMean
+from attncli.runs.connection import Damaged
+from attncli.runs.reading import Reader, differing_settings
 from attncli.settings import matching_form
 from attncli.settings.heads import HeadsSpec
 from attncli.system.plain_text import counted

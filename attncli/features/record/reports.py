@@ -17,9 +17,9 @@ from attncli.features.record.results import RecordedHeads
 from attncli.features.record.settings import RecordSpec
 from attncli.records.columns import few_notes
 from attncli.records.report import Box, NamedTensor, Picture, Report
+from attncli.records.stored_columns import StoredColumns
 from attncli.records.surveys import SurveyedHead
 from attncli.runs.report_values import values_of
-from attncli.runs.stored_columns import StoredColumns
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:

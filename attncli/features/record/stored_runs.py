@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.features.record.settings import RecordSpec
+from attncli.records.stored_columns import StoredColumn, StoredColumns
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.keys import canonical
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
-from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.system.plain_text import counted
 
 SIZES = struct.Struct("<II")

@@ -14,6 +14,7 @@ from attncli.errors import UserError, nearest
 from attncli.features.results.results import GroupSummary, RunFailure, StoreSummary
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor, Report
+from attncli.records.stored_columns import StoredColumn
 from attncli.runs.reading import (
     RUN_NAMES,
     TIDY_COLUMNS,
@@ -24,7 +25,6 @@ from attncli.runs.reading import (
     swept_settings,
 )
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
-from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS, every_setting_of
 
 GroupKey = tuple[Any, ...]

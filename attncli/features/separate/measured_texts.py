@@ -16,10 +16,10 @@ from attncli.models.labelled_files import LabelNames, WholeLines, line_text
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
 from attncli.records.report import Report
+from attncli.records.stored_columns import StoredColumns, parse_survey_columns
 from attncli.runs.plan import Plan, plan_texts
 from attncli.runs.reading import FailedRun, Reader, reading
 from attncli.runs.runner import model_of
-from attncli.runs.stored_columns import StoredColumns, parse_survey_columns
 from attncli.settings.text import FILE_SETTINGS
 from attncli.system.plain_text import counted
 

@@ -21,7 +21,7 @@ from attncli.system.plain_text import counted
 if TYPE_CHECKING:
     from attncli.features.separate.results import SeparatedTexts
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.runs.report_values import ValueTable
+    from attncli.records.stored_columns import ValueTable
 
 EXAMPLE = Path(attncli.__file__).parent / "data" / "answered.csv"
 """Questions to the shipped model, some of which their texts answer."""
@@ -162,8 +162,7 @@ def values_each(
 
     from attncli.core.runtime import versions
     from attncli.features.separate.door import measure_texts
-    from attncli.runs.report_values import ValueTable
-    from attncli.runs.stored_columns import feature_columns, with_unshown
+    from attncli.records.stored_columns import ValueTable, feature_columns, with_unshown
 
     measured = measure_texts(pretrained, readings)
     values = measured.numbers.double().numpy(force=True)

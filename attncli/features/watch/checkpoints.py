@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
 from attncli.models.folder import id_and_revision
+from attncli.records.stored_columns import StoredColumns
 from attncli.runs.reading import reading
 from attncli.runs.store import Store
-from attncli.runs.stored_columns import StoredColumns
 from attncli.system.files import LOG_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
 

@@ -27,6 +27,7 @@ from attncli.features.watch.training import (
     step_rows,
 )
 from attncli.records.report import Report
+from attncli.records.stored_columns import StoredColumn, StoredColumns, parse_survey_columns, survey_number
 from attncli.records.surveys import Stack, TextMean
 from attncli.records.values import PLACES, NamedTensor
 from attncli.runs.chunks import Chunk, ChunkResult
@@ -43,7 +44,6 @@ from attncli.runs.report_values import (
     values_of,
 )
 from attncli.runs.store import STEP, Store
-from attncli.runs.stored_columns import StoredColumn, StoredColumns, parse_survey_columns, survey_number
 from attncli.settings.heads import HeadsSpec
 
 LOSS = StoredColumn("loss")

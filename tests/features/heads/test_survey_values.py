@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attncli.features.heads import question as heads
-from attncli.runs.report_values import columns_from_shapes, survey_columns, values_of
+from attncli.records.stored_columns import HeadColumns, columns_from_shapes
+from attncli.runs.report_values import values_of
 from attncli.runs.runner import Kept, Values, run_in_buckets, values_in_buckets
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
@@ -68,7 +69,7 @@ def test_what_chooses_heads_has_a_report(tmp_path: Path, settings: dict[str, obj
 
 def test_columns_go_to_another_process_as_their_shapes() -> None:
     """What arrives is the one tuple that this process has of them, however many results name it."""
-    shapes = ((survey_columns, tuple((layer, 0, "", ("entropy", "distance")) for layer in range(500))),)
+    shapes = (HeadColumns(tuple((layer, 0, "", ("entropy", "distance")) for layer in range(500))),)
     columns = columns_from_shapes(shapes)
     sent = pickle.dumps([columns, columns])
     assert all(received is columns for received in pickle.loads(sent))

@@ -1,11 +1,15 @@
-"""The columns of a store, and the names of a head survey's numbers in the store.
+"""The columns of a store, a result's values in these columns, and the names of a head survey's numbers.
 
-A name is [STACK.][without_first.]STATISTIC[.rows or .even].
+The name of a survey's number is [STACK.][without_first.]STATISTIC[.rows or .even].
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from attncli.core.names import WITHOUT_FIRST
 
@@ -21,6 +25,82 @@ class StoredColumn(NamedTuple):
 
 
 StoredColumns = tuple[StoredColumn, ...]
+
+
+class ColumnsShape(Protocol):
+    """What some columns are made from: hashable, so that reports with equal shapes share their columns."""
+
+    def columns(self) -> Iterator[StoredColumn]:
+        """Yield the columns."""
+
+    def __hash__(self) -> int: ...
+
+
+ColumnsShapes = tuple[ColumnsShape, ...]
+
+Leaf = tuple[ColumnsShape, npt.NDArray[np.float64]]
+"""The shape of some columns, and their values (text, column)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneColumn:
+    """The shape of a single number's column."""
+
+    name: str
+    layer: int | None = None
+    head: int | None = None
+
+    def columns(self) -> Iterator[StoredColumn]:
+        """Yield the column."""
+        yield StoredColumn(self.name, self.layer, self.head)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadColumns:
+    """The shape of heads' columns: for each head, its layer, number, a prefix, and its statistics' names."""
+
+    heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]
+
+    def columns(self) -> Iterator[StoredColumn]:
+        """Yield the columns of each head."""
+        for layer, head, prefix, names in self.heads:
+            yield from (StoredColumn(prefix + name, layer, head) for name in names)
+
+
+class ColumnsOfShapes(tuple[StoredColumn, ...]):
+    """Columns that are pickled as the shapes that produce them, because a survey has thousands of columns."""
+
+    shapes: ColumnsShapes
+
+    def __reduce__(self) -> tuple[Callable[[ColumnsShapes], StoredColumns], tuple[ColumnsShapes]]:
+        return columns_from_shapes, (self.shapes,)
+
+
+@lru_cache(maxsize=256)
+def columns_from_shapes(shapes: ColumnsShapes) -> StoredColumns:
+    """Return the columns of a report; reports with equal shapes share one tuple object."""
+    columns = ColumnsOfShapes(column for shape in shapes for column in shape.columns())
+    columns.shapes = shapes
+    return columns
+
+
+class ValueTable(NamedTuple):
+    """The values of several texts, one float64 row per text, with NaN for a missing number."""
+
+    columns: StoredColumns
+    values: npt.NDArray[np.float64]
+
+
+def side_by_side(leaves: Iterable[Leaf], num_texts: int) -> ValueTable:
+    """Return the leaves' columns and values side by side, with NaN for infinite numbers."""
+    shapes, values = [], [np.empty((num_texts, 0))]
+    for shape, numbers in leaves:
+        shapes.append(shape)
+        values.append(numbers)
+    table = np.concatenate(values, axis=1)
+    table[~np.isfinite(table)] = np.nan
+    return ValueTable(columns_from_shapes(tuple(shapes)), table)
+
 
 PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross.", "self": ""}
 """The prefix of the names of each stack in a model with several stacks; with one stack it is empty.

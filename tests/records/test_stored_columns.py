@@ -2,7 +2,7 @@
 
 import pytest
 
-from attncli.runs.stored_columns import StoredColumn, SurveyNumber, parse_survey_columns, survey_number
+from attncli.records.stored_columns import StoredColumn, SurveyNumber, parse_survey_columns, survey_number
 
 NAMES = {
     "entropy": SurveyNumber("self", "entropy"),
