@@ -9,7 +9,7 @@ from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 
 WIDTH = 80
-"""Columns at which text is wrapped; BibTeX entries are not."""
+"""The number of columns at which text is wrapped; BibTeX entries are not wrapped."""
 
 
 def _attn_itself(reports: Iterable[Report]) -> Paper:

@@ -226,7 +226,7 @@ OUTPUT = option(
     group="Output",
     everyday="write to a file: .json, .csv, .html, .png, ...",
 )
-OPEN = flag("--open", "Open the page or picture of -o in the browser.", group="Output")
+OPEN = flag("--open", "Open the -o file, a page or a picture, in the browser.", group="Output")
 STEP = option("--step", "Show only step N of --explain.", "INTEGER", group="Output")
 PRECISION = option(
     "--precision", "Decimal places in tables. [default: 4; 2 on a first screen]", "INTEGER", group="Output"
@@ -381,7 +381,7 @@ HEAD_KEYS = {"head": HEAD, "full": f"{HEAD},...", "ablate": f"{HEAD},...", "head
 
 
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
-    """Return a flag for each setting, which is None unless passed; settings of every experiment come last."""
+    """Return a flag per setting, which is None unless passed; settings of all experiments come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
     return [_option(spec_class, key) for key in shared_last]
 
@@ -457,7 +457,7 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """Return the settings, completed by the text on standard input if they accept an input but name none.
+    """Return the settings, with the text on standard input added if they accept an input but name none.
 
     Invalid settings are reported before input is awaited.
     """
@@ -475,7 +475,7 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
 
 
 def refuse_flags(values: Mapping[str, Any], reason: str) -> None:
-    """Raise UserError for the first flag that was passed, saying why it has no effect here."""
+    """Raise UserError for the first flag that was passed, with the reason why it has no effect here."""
     for key, value in values.items():
         if value not in (None, ()):
             raise UserError(f"{flag_name(key)}: {reason}")

@@ -22,10 +22,10 @@ HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_atten
 def completions(
     parameter: Parameter, values: Mapping[str, Any], start: str, *, needs_model: bool
 ) -> list[str]:
-    """Return the values that begin with `start`, or none so that the shell completes file names.
+    """Return the values that begin with `start`; if there are none, the shell completes file names.
 
-    `values` are those of earlier flags. If the command `needs_model`, the shipped model is used if --model is
-    missing.
+    `values` are the values of earlier flags. If the command `needs_model`, the shipped model is used if
+    --model is missing.
     """
     model = _last(values.get("model")) or (SHIPPED_MODEL if needs_model else None)
     match parameter.name:

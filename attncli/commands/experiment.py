@@ -69,7 +69,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 @contextmanager
 def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterator[None]:
-    """Within this context, make errors about a setting name its flag or its line; keep their kind."""
+    """Make errors about a setting that are raised inside the block name its flag or line; keep their type."""
     try:
         yield
     except UserError as error:
@@ -105,7 +105,7 @@ def run_experiment(
         given = with_maps(spec_class, given, f"the {to.format} view")
     spec = checked_spec(spec_class, given)
     if to.display.step is not None and not (isinstance(spec, ExplainSpec) and spec.explain):
-        raise UserError("--step: needs --explain, whose step it shows")
+        raise UserError("--step: needs --explain, because it shows one step of the explanation")
     if show_config:
         print(resolved_yaml(spec, given), end="")
         return DONE
@@ -145,7 +145,9 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
     """
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
-        raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
+        raise UserError(
+            f"{text:.60}: begins with a long dash, but a flag begins with two hyphens: {flag:.60}"
+        )
     path = Path(text)
     if path.suffix and not any(map(str.isspace, text)) and path.is_file():
         from attncli.models.text_files import FILE_KINDS
@@ -155,13 +157,13 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
                 by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
                 raise UserError(f"{text}: is a {kind.name}: {by} --model MODEL reads it")
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
-        advice = f"{reads} {text} reads it, --sentence {text} takes its name as the text"
+        advice = f"{reads} {text} reads the file, and --sentence {text} uses its name as the text"
         raise UserError(f"{text}: is a file: {advice}")
 
 
 @contextmanager
 def _errors_of_argument(key: str | None, name: str | None) -> Iterator[None]:
-    """Name the argument TEXT, as help does, in errors about its setting, not by a flag that nobody typed."""
+    """In errors about the argument's setting, name the argument TEXT, as help does, instead of a flag."""
     try:
         yield
     except UserError as error:
@@ -185,7 +187,7 @@ def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
 
 
 def _offered(examples: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
-    """Return the examples whose flags the command has, without those of features that are off."""
+    """Return the examples for help, except those with flags of features that are off."""
     known = {part for parameter in parameters for flag in parameter.flags for part in flag.split("/")}
     words = {line: {word for word in line.split() if word.startswith("--")} for line in examples}
     return [line for line in examples if words[line] <= known]
@@ -240,7 +242,7 @@ def command(
 
 STORE = option(
     "--store",
-    "Show a survey of what attn batch, or attn heads --texts -o FILE.db, has kept of many texts.",
+    "Show the survey of many texts in a store, which attn batch or attn heads --texts -o FILE.db wrote.",
     "FILE.db",
     group="Input",
     reads_file=True,
@@ -249,8 +251,8 @@ STORE = option(
 
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, or exit 1: "max_score < 100", of --pairs "best.hit > 0.9"; '
-    "repeatable.",
+    'Exit with code 1 unless every head meets this condition: "max_score < 100", or with --pairs '
+    '"best.hit > 0.9"; repeatable.',
     "CONDITION",
     kind=list[str],
     group="Input",

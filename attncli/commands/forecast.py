@@ -6,11 +6,11 @@ from time import monotonic
 from attncli.core.progress import Stage
 
 LEAST_UPDATES, LEAST_SECONDS, LEAST_SHARE = 3, 2.0, 0.02
-"""The least a forecast needs: updates, seconds, and finished work as a share of the remaining work."""
+"""What a forecast needs at least: updates, seconds, and finished work as a share of the remaining work."""
 HALF_SECONDS = 10.0
 """The half-life of a measurement; for long work, a quarter of the elapsed time."""
 STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2
-"""A steady forecast needs this share of the remaining work, and must stay within the ratio for so long."""
+"""A steady forecast needs this share of the remaining work and must stay within this ratio for this long."""
 
 
 @dataclass

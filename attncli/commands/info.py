@@ -49,7 +49,7 @@ PACKAGES = (
     "torch", "numpy", "transformers", "tokenizers", "safetensors", "matplotlib", "textual", "starlette",
     "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
 )  # fmt: skip
-"""Packages that attn computes with or that an extra installs."""
+"""Packages that attn computes with or that extras install."""
 NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info --help"
 
 
@@ -62,7 +62,7 @@ def _parts_with_taken_names(card: Feature) -> list[str]:
     sources: dict[str, str] = {}
     for feature in installed_features().values():
         functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
-        sources = _captures(feature) | sources  # the first one wins, as is the case for all other parts
+        sources = _captures(feature) | sources  # the first one wins, as with all other parts
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         "command": (
             {question.name: question.summary for question in card.questions if not question.form_of},
@@ -223,7 +223,7 @@ def show_info(part: str | None, files: list[str] | None) -> int:
         cite(files)
         return DONE
     if files:
-        raise UserError(f"info: {part} reads no file (got {files[0]})")
+        raise UserError(f"info: {part} takes no files (got {files[0]})")
     return show_versions() if part is None else PARTS[part]()
 
 

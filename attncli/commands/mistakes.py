@@ -1,4 +1,4 @@
-"""Error messages for malformed command lines: the problem and, if there is one, a corrected command."""
+"""Error messages for malformed command lines: the problem and, if possible, a corrected command."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from attncli.settings import QUESTIONS, SPECS, is_offered, why_off
 from attncli.views import VIEWS
 
 Flags = Mapping[str, str | None]
-"""The flags of a command with their metavars in help, None for a switch."""
+"""The flags of a command with their placeholders in help, which are None for switches."""
 
 MAX_QUOTED = 60
 """The most characters of a command line that a message repeats."""
@@ -72,11 +72,11 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     text = " ".join([word, *takewhile(lambda arg: not arg.startswith("-"), following)])
     if any(map(str.isspace, text)) and is_offered("attn self"):
         return f"{text[:MAX_QUOTED]}: is a text, not a command: attn self {_quoted(text)}"
-    return f"{typed}: is not a command: attn --help lists them"
+    return f"{typed}: is not a command: attn --help lists all commands"
 
 
 def _reader(path: Path) -> str:
-    """Return the command, with its flag, that reads such a file or folder; empty if there is none."""
+    """Return the command and flag that read such a file or folder, or an empty string if there are none."""
     suffix = "/" if path.is_dir() else path.suffix.lower()
     for question in QUESTIONS.values():
         for flag, suffixes in question.opens.items():
@@ -191,9 +191,8 @@ def _unknown_flag(
 ) -> str:
     for arg in args:
         if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
-            return (
-                f"{arg[:MAX_QUOTED]}: put -- before a text with a dash: attn {command} -- {shlex.join([arg])}"
-            )
+            corrected = f"attn {command} -- {shlex.join([arg])}"
+            return f"{arg[:MAX_QUOTED]}: put -- before a text that begins with a dash: {corrected}"
     problem = f"{flag}: is not a flag of attn {command}"
     word, flag_by_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")
@@ -221,7 +220,7 @@ def _unknown_flag(
         return f"{problem}: {', '.join(names[:MAX_COMMANDS])}{more} {verb} {commands[names[0]][key]}"
     if key := similar_word(word, flag_by_word):
         return f"{problem}: did you mean {flag_by_word[key]}?"
-    return f"{problem}: attn {command} --help-all lists them"
+    return f"{problem}: attn {command} --help-all lists all its flags"
 
 
 def _word(flag: str) -> str:

@@ -101,7 +101,7 @@ class ProgressLine:
         self.show(lambda: ", ".join(parts))
 
     def if_long(self, faster_ways: str, /) -> None:
-        """Set a hint about faster ways, which is printed once if a steady forecast is long."""
+        """Set a hint about faster ways, which is printed once if a steady forecast predicts a long time."""
         self._faster_ways = faster_ways
 
     def begin_layer(self, number: int, count: int, /) -> None:
@@ -192,7 +192,7 @@ class ProgressLine:
 
 
 def _line(text: str, terminal: int) -> str:
-    """Return the text, cut to one line of the terminal, after the codes that erase the current line."""
+    """Return the codes that erase the current line, followed by the text, cut to one line of the terminal."""
     columns = terminal_size(terminal).columns
     return f"{CLEAR}{plain_text(text)[: columns - 1]}"
 
@@ -235,12 +235,12 @@ def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: i
 
 
 def readable_rate(rate: float) -> str:
-    """Format a rate like `1,310/s` or `0.25/s`."""
+    """Format a rate, as in `1,310/s` or `0.25/s`."""
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def readable_seconds(seconds: float) -> str:
-    """Format a duration like `12 s`, `3 min 20 s` or `2 h 5 min`."""
+    """Format a duration, as in `12 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -257,7 +257,7 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
         readable = ", ".join(name for name, row in VIEWS.items() if row.has_steps)
         raise UserError(f"--step: {view} cannot show a single step; --step works with {readable}")
     if display.show:
-        raise UserError("--step: cannot be combined with --show: give one")
+        raise UserError("--step: cannot be combined with --show: give one of them")
     number = whole_number(step)
     if not number:
         raise UserError(f"--step: must be the number of a step, from 1 (got {step:.60})")
@@ -269,7 +269,7 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
-            raise UserError("--step: the report has no steps: make it with --explain")
+            raise UserError("--step: the report has no steps: create it with --explain")
         if step is not None and step > count:
             raise UserError(f"--step: must be from 1 to {count}, the number of steps (got {step})")
         yield report
@@ -456,7 +456,7 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
     first, second = islice(chain(reports, (None, None)), 2)
     verb = "draw" if VIEWS[format].draws else "write"
     if first is None:
-        raise RunError(f"--format {format}: no report to {verb}")
+        raise RunError(f"--format {format}: there is no report to {verb}")
     if second is not None:
         what = "picture shows" if VIEWS[format].draws else "file holds"
         raise UserError(
@@ -604,7 +604,7 @@ def with_write_progress(items: Iterable[Written], path: Path | None, line: Progr
 
 
 def _is_stdout_a_file() -> bool:
-    """Return True if a shell redirected standard output to a file, rather than to a pipe or terminal."""
+    """Return True if a shell redirected standard output to a file, not to a pipe or terminal."""
     try:
         return S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
@@ -678,7 +678,7 @@ def _has_lock(file: int) -> bool:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary files of killed runs: same target, same user, unlocked, and without a process."""
+    """Remove temporary files of killed runs: same target and user, unlocked, and without a process."""
     part = re.compile(rf"\.{re.escape(target.name)}\.([0-9]+)(\.[0-9]+)?\.part")
     with suppress(OSError):  # the folder cannot be listed
         for path in target.parent.iterdir():

@@ -44,7 +44,7 @@ class ReadingPlace(NamedTuple):
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
 
     def answer(self, key: str, number: str) -> str | int | None:
-        """Return the action for a key, with the number typed before it, or None if there is no such page."""
+        """Return the action for a key and the number typed before it, or None if the page does not exist."""
         move = MOVES.get(key)
         if number and move == NEXT:
             return int(number) if 1 <= int(number) <= self.num_pages else None
@@ -66,7 +66,7 @@ def screens(text: str, height: int) -> Iterator[str]:
 
 
 def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
-    """Show pages until the reader has seen the last one or quits. Pages are made on demand and kept.
+    """Show pages until the reader has seen the last page or quits. Pages are made on demand and kept.
 
     There is one page per name, and the prompt announces each page by name.
     """

@@ -74,7 +74,7 @@ def opened(
     flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        refuse_flags(flags, f"is for arrays (.npz, .npy, .safetensors, .pt), and {file} is not one")
+        refuse_flags(flags, f"is only for arrays (.npz, .npy, .safetensors, .pt), but {file} is not one")
         try:
             return read_reports(file, most_bytes=most_bytes)
         except UserError as error:
@@ -84,7 +84,7 @@ def opened(
             name = "standard input" if file == STDIN else file
             raise UserError(f"{name}: is not text: attn show reads {readable}") from None
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
-        refuse_flags(flags, f"is for arrays from another tool, and {file} is a report of attn")
+        refuse_flags(flags, f"is only for arrays from another tool, but {file} is an attn report")
         return SavedReports((report,), several=False)
     if tokens == context_tokens == STDIN:
         raise UserError("--context-tokens: cannot read stdin, which --tokens already reads")

@@ -1,4 +1,4 @@
-"""Sentences and shares that all surveys of heads use."""
+"""Sentences and statistics that all surveys of heads share."""
 
 from collections.abc import Sequence
 

@@ -28,7 +28,7 @@ from attncli.core.names import named_head
 from attncli.errors import NO_TEXT, UserError, must_be_one_of, nearest
 
 MAX_SIZE = 10**9
-"""The largest size or count: sums and products of a few of them still fit into 64 bits."""
+"""The largest size or count: sums and products of a few such numbers still fit into 64 bits."""
 MAX_QUOTED = 60
 """The most characters of an invalid value in an error."""
 
@@ -54,14 +54,14 @@ def number_as_text(value: Any) -> Any:
 PlainNumber = BeforeValidator(plain_number)
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE), PlainNumber]
 Folds = Annotated[int, Field(ge=2, le=MAX_SIZE), PlainNumber]
-"""The number of parts of some texts, each held out in turn."""
+"""The number of parts that texts are split into, each of which is held out in turn."""
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE), PlainNumber]
 Position = Annotated[int, Field(ge=-MAX_SIZE, le=MAX_SIZE), PlainNumber]
 """The position of a token; negative ones count from the end."""
 Seed = Annotated[int, Field(ge=0, lt=2**63), PlainNumber]
 Temperature = Annotated[float, Field(gt=0, le=100), PlainNumber]
 TopShare = Annotated[float, Field(gt=0, le=1), PlainNumber]
-"""The total probability of the likeliest tokens to sample from."""
+"""The total probability of the likeliest tokens, from which one is sampled."""
 
 
 def check_share(value: float) -> float:
@@ -101,7 +101,7 @@ def shown(value: object) -> str:
         start = value[: MAX_QUOTED + 1]
         text = start if start.strip() and start.isprintable() else repr(start)
     elif isinstance(value, int) and abs(value) >= 10**MAX_QUOTED:
-        text = f"a number of {value.bit_length()} bits"  # Python refuses to format the longest integers
+        text = f"a {value.bit_length()}-bit number"  # Python refuses to format the longest integers
     else:
         text = " ".join(_repr(value).split())
     return _cut(text)
@@ -140,10 +140,7 @@ def is_list(value: object) -> bool:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return the items of a list, tuple, set, array or generator, or the comma-separated parts of a string.
-
-    Raises ValueError for values without items, and for mappings and bytes.
-    """
+    """Return the items of a list, tuple, set, array or generator, or the comma-separated parts of text."""
     if isinstance(value, str):
         return [name.strip() for name in value.split(",")]
     if not is_list(value):
@@ -392,7 +389,7 @@ class WrongArgument(UserError, ValueError):
 
 
 def _kind(annotation: Any) -> Any:
-    """Reduce an annotation with one of our validators to that validator, so that pydantic adds no checks."""
+    """Reduce an annotation to our validator if it has one, so that pydantic adds no checks of its own."""
     has_check = any(isinstance(data, PlainValidator) for data in getattr(annotation, "__metadata__", ()))
     return Annotated[Any, *annotation.__metadata__] if has_check else annotation
 

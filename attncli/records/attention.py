@@ -19,14 +19,14 @@ class ScoreMoments(Record):
 
 
 class LambdaFactor(Record):
-    """The factor on the second half of differential attention and its initial value."""
+    """The factor on the second half of differential attention, and the factor's initial value."""
 
     lambda_init: float | None
     factor: float | None = column("lambda")
 
 
 class ScoreRule(Record):
-    """How a head's scores are computed from query · key, so that readers can check the numbers."""
+    """The rule for a head's scores, computed from query · key, so that readers can check the numbers."""
 
     scale: float | None
     softcap: float | None

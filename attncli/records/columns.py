@@ -56,12 +56,16 @@ R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
 """Suffixes of the lower and upper end of a mean's 95 % interval."""
 FEW = 50
-"""With fewer texts, Student's t covers the mean of a skewed statistic in under 93 of 100 cases."""
+"""With fewer texts, Student's t covers the mean of a skewed statistic in fewer than 93 of 100 cases."""
 
 
 def few_notes(count: int, kind: str = "text") -> list[str]:
     """Return the note about intervals of means over only a few texts, prompts or files."""
-    return [f"Under {FEW} {kind}s: intervals of skewed statistics are too narrow."] if 1 < count < FEW else []
+    return (
+        [f"With fewer than {FEW} {kind}s, intervals of skewed statistics are too narrow."]
+        if 1 < count < FEW
+        else []
+    )
 
 
 Cells = Sequence[object] | CellArray
@@ -476,12 +480,12 @@ class StatisticGroup:
         return statistic_for_text(value, place) if isinstance(value, Tensors) else value
 
     def read(self, statistic: Statistic) -> dict[str, object]:
-        """Return the fields for the contents of a report. Raises TypeError if they have another form."""
+        """Return the fields for the contents of a report. Raises TypeError if their form is unexpected."""
         (first, *_) = self.fields
         if self.kind is None:
             if isinstance(statistic, Tensors):
                 return {first: statistic}
-            raise TypeError(f"{self.name} has another form")
+            raise TypeError(f"{self.name} has an unexpected form")
         match statistic:
             case Tensors() if self.axes:
                 if any(tensor.axes != self.axes for tensor in statistic.values()):
@@ -497,7 +501,7 @@ class StatisticGroup:
                 return {first: statistic}
             case Table() if self.is_table:
                 return {first: self.kind.rows(statistic)}
-        raise TypeError(f"{self.name} has another form")
+        raise TypeError(f"{self.name} has an unexpected form")
 
 
 def group(
@@ -554,11 +558,11 @@ class Result:
     summarises_runs: ClassVar[bool] = False
     """True if it summarises stored runs: tokens are values of settings, tensors show its rows of heads."""
     marks_note: ClassVar[str] = ""
-    """A sentence on the page that explains the marks in its maps."""
+    """The sentence that explains on the page what the marks in its maps mean."""
     title: ClassVar[str] = ""
     """The title of its report, if the settings have none."""
     compares: ClassVar[bool] = False
-    """True if a title names what the report compares."""
+    """True if its title names what the report compares."""
     covers_all_heads: ClassVar[bool] = False
     """True if it covers all heads, even if the settings name one."""
     explains_figure: ClassVar[bool] = False
@@ -589,7 +593,7 @@ class Result:
         return []
 
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
-        """Return query, key, and whether it was found for each marked cell of the map with that name."""
+        """Return (query, key, found) for each marked cell of the map with that name."""
         return []
 
     def named_numbers(self) -> "Iterator[Leaf]":
@@ -629,7 +633,7 @@ class Result:
 
     @classmethod
     def tensors(cls) -> dict[str, tuple[int, bool]]:
-        """Return the fields that are tensors of a report, with their least number of axes and if required."""
+        """Return the tensor fields of a report with their minimum number of axes, and True if required."""
         return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
 
     def statistics(self) -> dict[str, Statistic]:
@@ -666,7 +670,7 @@ class Result:
     def read(
         cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
     ) -> Self:
-        """Return the result with these statistics. Raises TypeError if one is missing or has another form."""
+        """Return the result with these statistics. Raises TypeError if one is missing or malformed."""
         declared = {place.name for place in cls.groups()}
         undeclared = {name: statistic for name, statistic in statistics.items() if name not in declared}
         values: dict[str, object] = {}

@@ -62,7 +62,7 @@ def kind_names(experiment: str) -> list[str]:
 
 
 def may_lack_heads(kind: str) -> bool:
-    """Return True for an unknown kind or one whose table of heads may be empty, and False without a kind."""
+    """Return True if the kind is unknown or its table of heads may be empty; False if there is no kind."""
     if kind and kind not in KINDS:
         return True
     groups = KINDS[kind].groups() if kind else ()

@@ -51,7 +51,7 @@ class Paper(NamedTuple):
     fields: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the authors, year, title and arXiv number, DOI or URL, on one line."""
+        """Return the authors, the year, the title and the arXiv number, DOI or URL on one line."""
         fields = {name: re.sub(r"[{}$\\]", "", value) for name, value in self.fields.items()}
         words = [" ".join(filter(None, (self._authors(), fields.get("year")))), fields.get("title", self.id)]
         if "version" in fields:
@@ -134,7 +134,7 @@ def _used_papers(report: Report) -> Iterator[tuple[str, Paper]]:
 
 @cache
 def _usable_papers(feature: str) -> Mapping[str, list[Paper]]:
-    """Return the papers on a card. If they cannot be read, print one line on standard error, return none."""
+    """Return the papers on a card. If they cannot be read, print one line on standard error instead."""
     try:
         return card_papers(installed_features()[feature])
     except BrokenPlugin as error:

@@ -25,7 +25,7 @@ from attncli.records.values import (
     Tensors,
 )
 
-__all__ = [  # re-exported because reports consist of these types
+__all__ = [  # re-exported, because reports consist of these types
     "AXES", "PLACES", "Cell", "Mask", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table",
     "Tensors",
 ]  # fmt: skip
@@ -196,7 +196,7 @@ class PictureMaps:
 
 
 WORDS = ("missing", "about", "how_to_read")
-"""The sentences of a report with a field of their own, in reading order."""
+"""The sentences of a report that have their own fields, in reading order."""
 
 
 @dataclass(frozen=True)
@@ -325,12 +325,12 @@ class Report:
         return statistic if isinstance(statistic, Tensors) else Tensors()
 
     def numbers(self, name: str) -> Numbers:
-        """Return the statistic with that name as numbers; empty if there is none."""
+        """Return the statistic with that name as numbers, empty if the report lacks it."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Numbers) else Numbers()
 
     def table(self, name: str) -> Table:
-        """Return the statistic with that name as a table; empty if there is none."""
+        """Return the statistic with that name as a table, empty if the report lacks it."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Table) else Table()
 

@@ -109,7 +109,7 @@ else:
     NumberArray, CellArray = npt.NDArray[np.number], npt.NDArray[np.generic]
 """Numbers of any precision that torch produces; and any array that can be a column."""
 SortKey = float | str | tuple[float | str, ...]
-"""Keys to sort rows by."""
+"""The types of key by which rows can be sorted."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,7 +155,7 @@ class NamedTensor:
 
 def _checked_cell(value: object) -> object:
     if type(value) not in (str, int, float, type(None)):
-        raise ValueError("must be a number, a text or null")
+        raise ValueError("must be a number, a string or null")
     return value
 
 

@@ -52,7 +52,7 @@ generator: it is already done, or appears elsewhere in the plan.
 
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together; `rows` and `weights` are stored in addition to the statistics."""
+    """Jobs that go to a worker together. `rows` and `weights` say what to store besides the statistics."""
 
     jobs: tuple[UnfinishedJob, ...]
     rows: bool = False
@@ -62,7 +62,7 @@ class Chunk:
         return len(self.jobs)
 
     def split(self) -> list["Chunk"]:
-        """Return both halves, to retry after a worker died."""
+        """Return both halves of the chunk, which are retried after a worker died."""
         half = len(self.jobs) // 2
         return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
 
@@ -132,7 +132,7 @@ def _chain_outcomes(chain: Chain) -> list[Outcome]:
 
 
 def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
-    """Add the statistics of runs, and the texts of errors, to the result."""
+    """Add the statistics of runs, and the messages of errors, to the result."""
     by_columns: dict[int, dict[int, Values]] = {}
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):

@@ -21,13 +21,13 @@ SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
 CHUNKS_A_THREAD = 2
 MAX_ATTEMPTS_ALONE = 2
-"""Each on several workers: the scheduler itself retries, 3 times unless it is configured otherwise."""
+"""Each may use several workers, because the scheduler itself retries (3 times by default)."""
 ONE_AT_A_TIME = Lock()
 UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must match on every worker for equal results, without builds (`+cpu`)."""
+    """Return the versions that must match on every worker for equal results, without `+cpu` and the like."""
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:
@@ -54,7 +54,7 @@ def run_in_cluster(
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Yield each chunk with its result, in order of completion.
 
-    `work` is a function in a module that the workers have.
+    `work` is a function in a module that is installed on the workers.
 
     `on_wait` gets a line to print if the cluster has no workers yet.
 
@@ -126,7 +126,7 @@ def _connecting(scheduler: str) -> Iterator[None]:
 
 @contextmanager
 def _staying(scheduler: str) -> Iterator[None]:
-    """Raise RunError if the scheduler ends: Dask's connection errors are OSErrors without a number."""
+    """Raise RunError if the connection is lost: Dask's connection errors are OSErrors without a number."""
     try:
         yield
     except CancelledError:
@@ -138,7 +138,7 @@ def _staying(scheduler: str) -> Iterator[None]:
 
 
 def _went_away(scheduler: str) -> str:
-    return f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
+    return f"scheduler: the connection to {scheduler} was lost: rerun the same command once it is back"
 
 
 def _check_workers(client: Any, scheduler: str) -> None:
@@ -147,7 +147,7 @@ def _check_workers(client: Any, scheduler: str) -> None:
     except TimeoutError:
         waited = f"waited {SECONDS_FOR_A_WORKER} s"
         raise RunError(
-            f"scheduler: {scheduler} has no workers ({waited}): start some, and run again"
+            f"scheduler: {scheduler} has no workers ({waited}): start some and rerun the command"
         ) from None
     expected = versions()
     for worker, got in client.run(versions, on_error="return").items():
@@ -169,7 +169,7 @@ def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
         for name, here in expected.items()
         if got.get(name) != here
     ]
-    return f"scheduler: {worker} has {', '.join(differing)}: install the same version there"
+    return f"scheduler: {worker} has {', '.join(differing)}: install the same versions on that worker"
 
 
 def _results(
@@ -200,7 +200,7 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        return Died(f"its workers ended, {error.allowed_failures + 1} of them")
+        return Died(f"{error.allowed_failures + 1} workers ended while computing it")
     except UserError:
         raise
     except CancelledError:

@@ -1,4 +1,4 @@
-"""Connections to stores: the file is not trusted, and signals interrupt SQLite."""
+"""Connections to stores, which treat the file as untrusted and let signals interrupt SQLite."""
 
 import os
 import sqlite3
@@ -40,7 +40,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def refuse_special_files(path: Path) -> None:
-    """Raise UserError unless the store and the files beside it are regular files, the latter not links."""
+    """Raise UserError unless the store, which may be a link, and the files beside it are regular files."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: cannot be read: must be a regular file")
     for ending in (LOG, "-shm", JOURNAL, "-lock"):
@@ -50,7 +50,7 @@ def refuse_special_files(path: Path) -> None:
         except OSError:
             continue
         if not stat.S_ISREG(mode):
-            raise UserError(f"{file}: must be a regular file, as attn and SQLite write it: remove it")
+            raise UserError(f"{file}: is not a regular file, so attn did not create it: remove it")
     journal = beside(path, JOURNAL)
     if journal.exists() and journal.stat().st_size > len(JOURNAL_NAME_MARK):
         with journal.open("rb") as content:
@@ -126,7 +126,7 @@ def _opened(path: Path, mode: str) -> Connection:
 
 
 def connect(path: Path) -> Connection:
-    """Open an existing store for writing, in WAL mode, so that other processes can read meanwhile.
+    """Open an existing store for writing, in WAL mode, so that other processes can read it meanwhile.
 
     Raises UserError for a store that attn did not write.
     """
@@ -179,7 +179,7 @@ def connect_to_read(path: Path) -> Connection:
 def advice_on(error: sqlite3.Error) -> str:
     """Return advice on a damaged store, or an empty string for other errors."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return ": restore a copy of it, or start over with --fresh" if code in DAMAGED else ""
+    return ": restore a backup, or start over with --fresh" if code in DAMAGED else ""
 
 
 @contextmanager

@@ -34,9 +34,7 @@ from attncli.runs.store import Store
 from attncli.system.platforms import interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3
-"""A worker may die for reasons other than its run: a neighbour took the memory, or a machine was switched
-off.
-"""
+"""Attempts per run, because a worker may die for other reasons, such as another process taking the memory."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ ChunkEnd = ChunkResult | Died
 
 
 def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
-    """Return the result of the work, or the error it raised: one failing run must not lose the others."""
+    """Return the result of the work or the error that it raised, so that the other runs are not lost."""
     try:
         return work(chunk)
     except Exception as error:  # from the model, a file, or attn: the run fails with this reason
@@ -116,7 +114,7 @@ def run_here(chunks: Iterable[Chunk], work: ChunkRunner) -> Iterator[tuple[Chunk
 
 
 CHUNKS_EACH = 2
-"""One chunk to compute and one in reserve, so that no worker is idle while its result is stored."""
+"""Chunks per worker, one of them in reserve, so that no worker is idle while a result is stored."""
 MAX_FAILED_STARTS = 3
 
 
@@ -291,7 +289,7 @@ class Workers:
         if not worker.has_begun:
             self.failed_starts += 1
             if self.failed_starts == MAX_FAILED_STARTS:
-                raise RunError(f"workers: none could be started: the last one {ending}")
+                raise RunError(f"workers: none could be started (the last one {ending})")
         else:
             self.failed_starts = 0
             yield from self.queue.finished(lost.pop(0), Died(f"its worker {ending}"))
@@ -311,7 +309,7 @@ def ended(status: int) -> str:
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
 SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
-"""The second for runs that are much faster when many run together: texts through a model."""
+"""Seconds per chunk; the second is for texts that a model reads, which are much faster together."""
 FIRST_CHUNK_SHARE = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
@@ -326,7 +324,7 @@ every time comes back with Died.
 
 
 def _length(job: Job) -> int:
-    """Estimate the number of words in a sentence; spaces are quick to count."""
+    """Estimate the number of words in a sentence by counting its spaces, which is quick."""
     return job.prompt.text.count(" ") if job.prompt is not None else 0
 
 

@@ -39,7 +39,7 @@ def settings_as_json(spec: Spec) -> str:
 
 
 def _model_files(model: Path) -> list[Path]:
-    """Return a model's files without hidden ones, because file browsers leave hidden files in folders."""
+    """Return a model's files, except hidden ones, because file browsers leave hidden files in folders."""
     return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
@@ -106,7 +106,7 @@ class RunKeys:
         self._items = plan.items()
         self._contents = _Contents(on_read)
         without = (plan.key,) if plan.key in FILE_KINDS else ()
-        # By identity, which is quick; holding the items prevents their ids from being reused.
+        # Keyed by identity, which is quick; holding the items prevents their ids from being reused.
         self._beginnings = {
             id(item): sha256(_settings_digest(item.spec, self._contents, without=without))
             for item in self._items

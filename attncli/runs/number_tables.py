@@ -15,11 +15,11 @@ import numpy as np
 from attncli.records.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 250
-"""Rows that are fetched at a time: a larger block leaves the processor cache before it becomes an array."""
+"""The number of rows fetched at a time; larger blocks leave the processor cache before they are converted."""
 PLACE_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
 LONGER = "statistic "
 ITEM_NAME = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
-"""`sources.12.weight`, or `curve.3`: a number of one item of a list of any length."""
+"""Names such as `sources.12.weight` or `curve.3`, which are numbers in one item of a list of any length."""
 VALUE = "value"
 """The column for a list of bare numbers."""
 
@@ -43,7 +43,7 @@ class NumberTable(NamedTuple):
         return ("run", "place") if self.places else ("run",)
 
     def definition(self, quoted_columns: Sequence[str] = ()) -> str:
-        """Return the CREATE statement as SQLite keeps it after these columns were added one by one."""
+        """Return the CREATE statement as SQLite stores it after these columns were added one by one."""
         statistics = "".join(f", {column} REAL" for column in quoted_columns)
         if not self.places:
             return f"CREATE TABLE {self.name} (run INTEGER PRIMARY KEY{statistics})"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a plan counts texts without torch
 
 
 class CheckedPrompts(NamedTuple):
-    """The number of prompts in a file, the first context if any, and the mean sentence length."""
+    """The number of prompts in a file, the first context (or None), and the mean length of a sentence."""
 
     num_prompts: int
     context: str | None
@@ -91,7 +91,7 @@ class PromptFile(FileList):
         """Raise UserError if a line has no id and its line number is the id of another line."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
-                message = f"is required: {number}, the number of this line, is the id of another line"
+                message = f"is required, because {number}, the number of this line, is the id of another line"
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:
@@ -190,7 +190,7 @@ class Plan:
         """Yield one line per experiment, then the number of runs."""
         for chain in self.chains:
             for number, item in enumerate(chain):
-                yield f"{item.source}: {item.spec.experiment}{', on the same generator' if number else ''}"
+                yield f"{item.source}: {item.spec.experiment}{', with the same generator' if number else ''}"
         num_experiments = sum(map(len, self.chains))
         experiments = counted(num_experiments, "experiment")
         if self.prompts is None:
@@ -265,7 +265,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """Return a check that a prompt has a token, and only fields that the experiments read."""
+    """Return a check that a prompt has at least one token and no fields that the experiments do not read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     optional = ("context", "answer")
     is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in optional}

@@ -22,9 +22,9 @@ from attncli.system.plain_text import parsed_json
 
 STEP = re.compile("[0-9]{1,15}")
 RUNS_AT_ONCE = 2**15
-"""Rows of the table `runs` that are fetched at a time."""
+"""The number of rows of the table `runs` that are fetched at a time."""
 NUMBERS_AT_ONCE = 2**20
-"""Numbers that are read together: 8 MiB, several times for a moment."""
+"""The number of values that are read together: 8 MiB, of which a few copies exist for a moment."""
 MOST_APART = 1000
 """The largest distance between the numbers of neighbouring runs that are read together."""
 
@@ -173,7 +173,7 @@ class Reader:
         if not count:
             return None
         if self.all_runs:
-            return f"included: {runs} (that of the last batch is plan {self.plan})"
+            return f"included: {runs} (the plan of the last batch is number {self.plan})"
         return f"left out: {runs} (--all includes them)"
 
     def environments(self) -> list[dict[str, str]]:
@@ -272,7 +272,7 @@ class Reader:
         return bool(has_steps)
 
     def steps(self) -> Iterator[StepOnText]:
-        """Yield the steps of a training run in order, once for each of their texts."""
+        """Yield the steps of a training run in order, with one item per text."""
         query = (
             "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape "
             f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
@@ -360,7 +360,7 @@ class Reader:
     def _fault(
         self, has_number: bool, has_texts: bool, plan: Any, settings: Any, status: Any, has_values: bool
     ) -> str | None:
-        """Return the damaged part of a run with its verb, such as `its plan is`, or None."""
+        """Return the damaged part of a run with its verb, such as `its plan is`, or None if it is intact."""
         if not has_number:
             return "its number is"
         if status not in ("done", "failed"):
@@ -406,7 +406,7 @@ MOST_DAMAGED_LISTED = 3
 def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
     """Return the line that names damaged runs, with advice."""
     lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
-    advice = "left out: restore a copy of the store, or start over with --fresh"
+    advice = "left out: restore a backup of the store, or start over with --fresh"
     if len(lines) > MOST_DAMAGED_LISTED:
         lines[MOST_DAMAGED_LISTED:] = [f"{len(lines) - MOST_DAMAGED_LISTED:,} more"]
     return f"{path}: {'; '.join(lines)}: {advice}"

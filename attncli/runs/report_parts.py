@@ -75,5 +75,5 @@ WORDS_NOTE = (
 
 
 def shipped_notes(spec: "ModelSpec") -> list[str]:
-    """Return the note on the shipped model if the user chose no model."""
+    """Return the note on the shipped model if the user did not choose a model."""
     return [SHIPPED_NOTE] if spec.model is None else []

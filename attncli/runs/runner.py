@@ -106,7 +106,7 @@ def check_before_reading(spec: Spec) -> None:
 
 
 SMALL_MODEL = 5 * 10**6
-"""The products of models with fewer parameters are too small for torch's own threads."""
+"""In models with fewer parameters, the matrix products are too small for several threads."""
 
 
 def model_of(
@@ -356,7 +356,7 @@ MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
 TEXT_AND_SEED_KEYS = ("seed", "sentence", "file", "context", "context_file", *FILE_SETTINGS)
-"""Settings that may differ among experiments that run together."""
+"""Settings that may differ between experiments that run together."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ class Kept:
 Outcome = Report | UserError
 Part = TypeVar("Part")
 Batch = Sequence[tuple[int, "Reading"]]
-"""Texts that run together: the place of each, and its reading."""
+"""Texts that run together: the place and the reading of each."""
 
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
@@ -497,7 +497,7 @@ class _TextsOnModel:
         return [with_missing(report, loaded, reading) for report, reading in zip(reports, read, strict=True)]
 
     def outcomes(self, batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
-        """Return the reports, values or errors; if the batch fails, each text runs by itself."""
+        """Return the reports, values or errors. If the batch fails, each text runs by itself."""
         outcomes = _or_error(self.run, dict(batch), loaded)
         if isinstance(outcomes, UserError):
             return [_or_error(lambda text: self.run(dict([text]), loaded)[0], text) for text in batch]

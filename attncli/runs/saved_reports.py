@@ -1,4 +1,4 @@
-"""Reads saved reports: JSON, or arrays with the rest of the report as JSON beside them."""
+"""Reads saved reports, which are JSON or array files that contain the rest of the report as JSON."""
 
 import binascii
 import json
@@ -88,7 +88,7 @@ def documents(text: str, name: str) -> Iterator[Any]:
     """Yield each JSON value in a text: one, or several separated by spaces or line breaks (JSON Lines)."""
     end = _skip_blanks(text, 0)
     if end == len(text):
-        raise UserError(f"{name}: is empty: it holds no report")
+        raise UserError(f"{name}: is empty: it contains no report")
     while end < len(text):
         try:
             data, end = DECODER.raw_decode(text, end)
@@ -100,7 +100,7 @@ def documents(text: str, name: str) -> Iterator[Any]:
 
 def _skip_blanks(text: str, start: int) -> int:
     blanks = BLANKS.match(text, start)
-    assert blanks is not None, "it also matches no blanks"
+    assert blanks is not None, "it also matches an empty string"
     return blanks.end()
 
 
@@ -114,14 +114,16 @@ def _line_about(text: str, name: str, error: Exception) -> str:
             return f"{_position(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
         case _NoNumber():
             start = _first(NO_NUMBER, text)
-            return f"{_position(text, name, start)}: {error} is not JSON: a missing number is null"
+            return (
+                f"{_position(text, name, start)}: {error} is not valid JSON: write null for a missing number"
+            )
         case _Twice():
             return f"{name}: has the name {str(error)!r} twice in one object"
         case RecursionError():
             return f"{name}: is nested too deeply for a report"
     most = sys.get_int_max_str_digits()
     start = _first(re.compile(rf"{TEXT}|(-?[0-9]{{{most + 1},}})"), text)
-    return f"{_position(text, name, start)}: holds a number of more than {most} digits"
+    return f"{_position(text, name, start)}: contains a number with more than {most} digits"
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
@@ -154,7 +156,7 @@ def with_axes(
 
 
 def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
-    """Return tensors with a number per query (or key) of each batch and head; ranked keys: one per rank."""
+    """Return tensors with one number per batch, head and query (or key); ranked keys have one per rank."""
     if wrong := sorted(values.keys() ^ axes.keys()):
         raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing or unknown")
     tensors = Tensors()
@@ -182,13 +184,17 @@ def check_sizes(report: Report) -> None:
     for number, picture in enumerate(report.pictures):
         count = len(getattr(report, picture.axis))
         if len(picture.boxes) != count:
-            raise ValueError(f"pictures[{number}].boxes: must be {count}, one for each of {picture.axis}")
+            raise ValueError(
+                f"pictures[{number}].boxes: must have {count} entries, one for each of {picture.axis}"
+            )
     if report.picture_maps is not None:
         _check_picture_maps(report.picture_maps)
     for place, tensor in tensors.items():
         for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):
             if tokens.get(axis, 0) not in (0, size):
-                raise ValueError(f"{place}: has {size} along {axis}, and there are {tokens[axis]} tokens")
+                raise ValueError(
+                    f"{place}: has size {size} along {axis}, but there are {tokens[axis]} tokens"
+                )
     weights = report.tensors.get("weights")
     if weights is not None and weights.axes[-2:] != ("query", "key"):
         raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
@@ -217,7 +223,9 @@ def _check_picture_maps(maps: PictureMaps) -> None:
     for number, row in enumerate(maps.rows):
         place, wanted = f"picture_maps.rows[{number}]", (len(maps.names), len(row.tokens))
         if len(row.picture.boxes) != len(row.tokens):
-            raise ValueError(f"{place}.picture.boxes: must be {len(row.tokens)}, one for each of tokens")
+            raise ValueError(
+                f"{place}.picture.boxes: must have {len(row.tokens)} entries, one for each token"
+            )
         if row.weights.axes != ("map", "key") or row.weights.values.shape != wanted:
             raise ValueError(f"{place}.weights: must have the axes map {wanted[0]}, key {wanted[1]}")
 
@@ -230,18 +238,20 @@ def _sizes(tensor: NamedTensor, without: str) -> list[tuple[str, int]]:
 def _check_ranks(rows: Tensors, num_keys: int) -> None:
     for name in RANKED:
         if name not in rows:
-            raise ValueError(f"statistics.rows: {name} is missing: {' and '.join(RANKED)} come together")
+            raise ValueError(f"statistics.rows: {name} is missing: {' and '.join(RANKED)} belong together")
     keys, weights = (rows[name].values for name in RANKED)
     if keys.shape != weights.shape:
-        raise ValueError("statistics.rows.top_weights: must have the size of top_keys")
+        raise ValueError("statistics.rows.top_weights: must have the same size as top_keys")
     if not np.issubdtype(keys.dtype, np.integer):
-        raise ValueError("statistics.rows.top_keys: must hold whole numbers: indices of keys")
+        raise ValueError("statistics.rows.top_keys: must hold whole numbers, the indices of keys")
     if num_keys and keys.max() >= num_keys:
-        raise ValueError(f"statistics.rows.top_keys: names a key beyond the {num_keys} keys")
+        raise ValueError(
+            f"statistics.rows.top_keys: has an index that is too large: there are {num_keys} keys"
+        )
 
 
 LONGEST_NAME = 100
-MOST_PLACES = 4096  # of layers or heads: a survey is turned into a grid of them
+MOST_PLACES = 4096  # of layers or heads: a survey becomes a grid of layers and heads
 
 
 def is_plain_name(name: str) -> bool:
@@ -261,7 +271,7 @@ def _kind(name: str) -> str:
 
 
 def _statistic(value: Any) -> Any:
-    """Convert a list to a table; leave objects with lists, tensor groups whose axes are listed elsewhere."""
+    """Convert a list to a table; leave objects of lists: tensors whose axes are listed elsewhere."""
     if isinstance(value, list):
         return _table(value)
     if not isinstance(value, dict) or not value:
@@ -279,7 +289,7 @@ def _table(rows: list[Any]) -> Table:
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
-            raise ValueError(f"row {number} must have the names of row 0")
+            raise ValueError(f"row {number} must have the same names as row 0")
         for name, cell in row.items():
             if cell is None:
                 continue
@@ -289,7 +299,7 @@ def _table(rows: list[Any]) -> Table:
             if not is_plain or kinds.setdefault(name, kind) != kind:
                 raise ValueError(f"row {number}: {name} must be a cell of the same kind as in row 0")
             if name in ("stack", *PLACES) and isinstance(cell, list):
-                raise ValueError(f"row {number}: {name} must be a number or a text")
+                raise ValueError(f"row {number}: {name} must be a number or a string")
             if name in PLACES and isinstance(cell, int) and not 0 <= cell < MOST_PLACES:
                 raise ValueError(f"row {number}: {name} must be from 0 to {MOST_PLACES - 1} (got {cell})")
     return Table(rows)
@@ -448,7 +458,7 @@ def report_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "title": "A report of attn",
-        "description": f"What attn {__version__} writes with --format json, and reads again.",
+        "description": f"A report as attn {__version__} writes it with --format json and reads it.",
     }
 
 
@@ -502,7 +512,7 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
     refuse_size(file, len(text) * BYTES_PER_BYTE, most_bytes)
     data, *more = documents(text, file)
     if more:
-        raise UserError(f"{file}: holds several reports with its arrays")
+        raise UserError(f"{file}: holds several reports, but an array file has only one")
     for parent, key, name in _array_places(data):
         try:
             parent[key] = read_stored(file, name=name, most_bytes=most_bytes)
@@ -574,13 +584,15 @@ def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
     if isinstance(value, dict):
         for name, item in value.items():
             if not is_plain_name(name):
-                raise ValueError(f"{_place(path)}has an unprintable or too long name: {reprlib.repr(name)}")
+                raise ValueError(
+                    f"{_place(path)}has a name that is unprintable or too long: {reprlib.repr(name)}"
+                )
             _refuse_names_and_numbers(item, (*path, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):
             _refuse_names_and_numbers(item, (*path, number))
     elif isinstance(value, float | int) and abs(value) > {float: LARGEST}.get(type(value), LARGEST_WHOLE):
-        raise ValueError(f"{_place(path)}is a number too large")
+        raise ValueError(f"{_place(path)}is too large a number")
 
 
 def _line(error: ErrorDetails) -> str:

@@ -72,9 +72,11 @@ def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
 def _checked_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     for axis in axes:
         if axis not in AXES:
-            raise ValueError(f"unknown axis {axis!r:.40}: must be of {', '.join(AXES)}")
+            raise ValueError(f"unknown axis {axis!r:.40}: must be one of {', '.join(AXES)}")
     if len(set(axes)) < len(axes) or not axes:
-        raise ValueError(f"must name one axis or more, each once (got {', '.join(axes) or 'none'})")
+        raise ValueError(
+            f"must name at least one axis, and each axis only once (got {', '.join(axes) or 'none'})"
+        )
     return axes
 
 
@@ -142,4 +144,4 @@ def _check_mask(mask: Mask, axes: tuple[str, ...], shape: tuple[int, ...]) -> No
     sizes = mask.visible.shape
     leading = zip(sizes[:-2], shape[-len(sizes) : -2], strict=False)
     if sizes[-2:] != shape[-2:] or len(sizes) > len(shape) or any(i not in (1, j) for i, j in leading):
-        raise ValueError(f"mask.visible: must have the sizes of the values, {shape} (got {sizes})")
+        raise ValueError(f"mask.visible: must have the same sizes as the values, {shape} (got {sizes})")

@@ -89,7 +89,7 @@ ANALYZE_TABLES = {
     ("table", name, name, f"CREATE TABLE {name}({columns})")
     for name, columns in (("sqlite_stat1", "tbl,idx,stat"), ("sqlite_stat4", "tbl,idx,neq,nlt,ndlt,sample"))
 }
-"""Tables that `ANALYZE` of another program leaves behind."""
+"""Tables that another program creates with `ANALYZE`."""
 
 
 def _read_schema(connection: sqlite3.Connection) -> Schema:
@@ -129,6 +129,4 @@ def refuse_unknown_schema(connection: sqlite3.Connection, path: Path) -> None:
     kind, name, *_ = (added or missing)[0]
     which = f"{kind} {name:.40}"
     what = f"{which}, which attn did not write" if added else f"no {which}"
-    raise UserError(
-        f"{path}: has {what}: left unchanged: remove what was changed, or start over with --fresh"
-    )
+    raise UserError(f"{path}: has {what}: left unchanged: undo that change, or start over with --fresh")

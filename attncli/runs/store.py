@@ -133,7 +133,7 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        # By identity; holding the item prevents its id from being reused.
+        # Keyed by identity; holding the item prevents its id from being reused.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[StoredColumns, int] = {}
         self._columns: dict[int, StoredColumns] = {}
@@ -345,7 +345,9 @@ class Store:
         lower = column.encode().lower()  # as bytes: SQL ignores case only in ASCII letters
         if same := next((name for name in stored if name.encode().lower() == lower), None):
             reason = f"names of statistics must not differ only in case ({same} is stored, {column} is new)"
-            raise WriteError(f"{self.path}: cannot be written: {reason}: give another name, or --fresh")
+            raise WriteError(
+                f"{self.path}: cannot be written: {reason}: rename the statistic, or start over with --fresh"
+            )
 
 
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
@@ -450,9 +452,11 @@ def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weigh
     errors = []
     for flag, is_requested, is_stored in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if is_requested and not is_stored:
-            errors.append(f"{flag}: {path} was created without it: use another name, or --fresh")
+            errors.append(
+                f"{flag}: {path} was created without it: use another file name, or start over with --fresh"
+            )
         if is_stored and not is_requested:
-            errors.append(f"{flag}: {path} was created with it: give it again, or --fresh")
+            errors.append(f"{flag}: {path} was created with it: add the flag, or start over with --fresh")
     if errors:
         raise UserError(*errors)
 

@@ -21,7 +21,7 @@ PACKED_VERSION = 3
 def check_header(path: Path, *, any_version: bool = False) -> None:
     """Raise UserError if a file is not a store or has an unknown version, without opening it in SQLite."""
     if path.is_dir():
-        raise UserError(f"{path}: is a folder: a store is one file, which -o FILE.db writes")
+        raise UserError(f"{path}: is a folder: a store is a single file, which -o FILE.db writes")
     refuse_special_files(path)
     try:
         with path.open("rb") as file:
@@ -74,7 +74,7 @@ def driving(path: Path) -> Iterator[None]:
             owner = os.read(descriptor, 64).decode(errors="replace") or "unknown"
             os.close(descriptor)
             raise RunError(
-                f"{path}: is being written by another attn (process {owner}): wait for it"
+                f"{path}: is being written by another attn process ({owner}): wait until it ends"
             ) from None
         except OSError as error:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Statistics of weight rows, and summaries of very many rows."""
+"""Statistics of rows of weights, and summaries of very many rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ MAX_ROWS_WHOLE = 1000
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The axes before query and key: a layer always has (text, head), a report only those it names."""
+    """The axes before query and key: (text, head) in a layer; those that a report names in a report."""
 
     has_batch: bool
     has_head: bool
@@ -150,7 +150,7 @@ def weights_report(
     notes = [f"Weights from another tool: {sizes}."]
     why_not = _no_distribution(weights.values)
     if why_not:
-        notes.append(f"{why_not}: no row statistics.")
+        notes.append(f"{why_not}, so there are no row statistics.")
     is_one_text = not context_tokens
     rows = tuple(name for name in WEIGHT_STATISTICS if is_one_text or not ROW_STATISTICS[name].positional)
     measured = RowTensors() if why_not else _statistics(weights.values, weights.axes, rows)

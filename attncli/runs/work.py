@@ -27,25 +27,24 @@ MEMORY_SHARE = 1 / 3
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 MAX_SECONDS_THROUGH_MODEL = 10.0
-"""For texts through which a model runs once: together they take a fraction of the estimate."""
+"""For texts that a model reads once: computed together, they take a fraction of the estimate."""
 BYTES_READ_A_SECOND = 10**9
-"""For the files of a model that a worker reads again for each set of jobs."""
+"""Bytes per second at which a worker rereads a model's files for each set of jobs."""
 SHARE_IN_MEMORY, READING_SHARE = 1 / 8, 1 / 8
-"""For such a model, the share in memory at a time, and the largest share of the time that may go into reading
-it.
+"""For models that are reread: the share in memory at a time, and the largest share of the time spent reading.
 """
 
 
 class WorkLeft(NamedTuple):
-    """The remaining work of a plan: jobs, seconds on one core, and memory of its largest run and models."""
+    """The remaining work of a plan: jobs, seconds on one core, and memory for the largest run and models."""
 
     num_jobs: int
     seconds: float
     run_bytes: int
     model_bytes: int | None = None
-    """Per worker; None if no experiment has a model."""
+    """The model's bytes per worker; None if no experiment has a model."""
     reading_seconds: float = 0.0
-    """For the models that are read again for each set of jobs."""
+    """The seconds it takes to reread the models' files for each set of jobs."""
     runs_once: bool = False
     """True if each job is one run of a model and nothing more."""
 

@@ -62,7 +62,7 @@ def is_offered(line: str) -> bool:
 
 
 def why_off(name: str) -> str:
-    """Return why a feature, command or function is missing: it or one of its needs is off; else empty."""
+    """Return why a feature, command or function is missing: it or its requirement is off. Empty otherwise."""
     off, cards = names_switched_off(), readable_cards(FEATURES)
     on = switched_on(cards)
     for feature, card in cards.items():
@@ -107,7 +107,7 @@ def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
 
 
 def known_spec_class(experiment: str, settings: Mapping[str, Any]) -> "type[Spec] | None":
-    """Behave like `spec_class_of`, but return None for an unknown experiment (in a saved report)."""
+    """Behave like `spec_class_of`, but return None for an unknown experiment, as in a saved report."""
     return spec_class_of(experiment, settings) if experiment in SPECS else None
 
 
@@ -129,7 +129,7 @@ def every_setting_of(experiment: str) -> "type[Spec]":
 
 
 def asked_by(spec_class: "type[Spec]") -> str:
-    """Return the last setting in `asked_by` of the form with this Spec; empty for the command's own Spec."""
+    """Return the last `asked_by` setting of the form with this Spec; empty for the command's own Spec."""
     name = spec_class.experiment
     specs: Mapping[str, type[Spec]] = FORM_SPECS.get(name, {})
     keys = (form.asked_by for form in FORMS.get(name, ()) if specs.get(form.name) is spec_class)

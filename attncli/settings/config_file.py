@@ -106,7 +106,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
     line = lines[mark.line] if mark.line < len(lines) else ""
     before, at = line[: mark.column], line[mark.column : mark.column + 1]
     if at == "\t" or "\\t" in problem:
-        return mark, "contains a tab: use blanks, both for indentation and between a key and its value"
+        return mark, "contains a tab: use spaces, both for indentation and between a key and its value"
     if opened is not None and error.context in BRACKETS:
         first, last = BRACKETS[error.context]
         if opened.line < mark.line or "stream end" in problem:
@@ -118,7 +118,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
         quote = lines[opened.line][opened.column]
         return opened, f"{quote} is not closed: write {quote} at the end of the text"
     if opened is not None and problem.startswith("could not find expected ':'"):
-        return opened, "has no colon: write KEY: VALUE, with a blank after the colon"
+        return opened, "has no colon: write KEY: VALUE, with a space after the colon"
     if problem.startswith("expected <block end>") and ":" in before:
         return (
             mark,
@@ -135,7 +135,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
 
 
 def _in_quotes(line: str) -> str:
-    """Return advice to quote the value on a line that is not plain text for YAML, or an empty string."""
+    """Return the advice to quote a value that YAML does not read as plain text, or an empty string."""
     key, colon, value = line.partition(":")
     value = value.strip()
     if not colon or not KEY.fullmatch(key.strip(" -")) or not value or value[0] in "\"'":
@@ -210,7 +210,7 @@ STRUCTURE = ("experiment", "steps", "defaults", "sweep")
 
 
 def _plain(node: Node) -> tuple[Any, str | None]:
-    """Return the value of a setting as a string or a list of strings, or the error in it."""
+    """Return the value of a setting, a string or a list of strings, or else the error in it."""
     match node:
         case Scalar():
             return node.text, None
@@ -429,7 +429,9 @@ class ConfigFile:
         written = [entry for keys in self._entry_keys() if (entry := self._written(keys))]
         defaults = self._defaults([entry.spec_class for entry in written]) if self.has_steps else {}
         axes = self._axes(written, defaults) if "sweep" in self.keys else {}
-        if "sweep" in self.keys and self.reader.errors:  # without its values, entries cannot be validated
+        if (
+            "sweep" in self.keys and self.reader.errors
+        ):  # entries cannot be validated without the values of the grid
             for entry in written:
                 for key, value in entry.settings.items():
                     self.reader.errors += setting_errors(key, value, [entry.spec_class])
@@ -489,7 +491,7 @@ class ConfigFile:
                     self.reader.errors += setting_errors(name, value, [entry.spec_class for entry in written])
         axes = {name: values for name, values in axes.items() if name not in replaced_keys(self.overrides)}
         if (num_points := prod(map(len, axes.values()))) > MAX_POINTS:
-            self.reader.error(key, "sweep", f"makes {num_points:,} points, more than {MAX_POINTS:,}")
+            self.reader.error(key, "sweep", f"makes {num_points:,} points, which is more than {MAX_POINTS:,}")
         return axes
 
     def _entry_keys(self) -> list[KeyNodes]:
@@ -570,7 +572,7 @@ RANGE_SCHEMA = {
 
 def _sweep_schema(properties: dict[str, Any]) -> dict[str, Any]:
     return {
-        "description": "lists of values, one experiment for each combination",
+        "description": "lists of values, with one experiment for each combination",
         **OBJECT,
         "minProperties": 1,
         "properties": {
@@ -614,7 +616,7 @@ def config_schema() -> dict[str, Any]:
     }
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A config file of attn",
+        "title": "A config file for attn",
         "oneOf": [*map(_with_sweep, experiments), steps],
     }
     return schema | ({"$defs": definitions} if definitions else {})
@@ -647,7 +649,7 @@ def _portable(key: str, value: Any) -> Any:
 
 
 def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
-    """Return the settings whose defaults would be refused if a file set them beside the given settings."""
+    """Return the settings whose default values would be refused in a file that has the given settings."""
     spec_class = type(spec)
     values = {
         key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None
@@ -657,7 +659,7 @@ def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
 
 
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """Return one line per setting, like `head_dim: 16 # --head-dim`; a comment if it is unset or unused."""
+    """Return one line per setting, such as `head_dim: 16 # --head-dim`; if unset or unused, a comment."""
     lines = [f"experiment: {spec.experiment}"]
     ignored = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in type(spec).model_fields:

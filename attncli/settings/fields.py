@@ -49,7 +49,7 @@ BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
 BYTES_PER_TOP_KEY = 40
-"""Peak memory per number, from scores to a printed report, measured and rounded up."""
+"""Peak memory in bytes per number, from scores to a printed report, measured and rounded up."""
 
 SUMMARIES = ("mean", "min", "max")
 """The summaries that a run stores of each row statistic, per head."""
@@ -122,7 +122,7 @@ class Heading(NamedTuple):
 
 
 class Everyday(NamedTuple):
-    """Marks a setting whose flag is in everyday help, with its text there; if empty, its description."""
+    """Marks a setting whose flag is in everyday help, with its text there (default: its description)."""
 
     text: str = ""
 
@@ -237,7 +237,7 @@ def _device(value: Any) -> Any:
         return value
     if value.startswith("cuda:") and value[5:].isdecimal():
         raise ValueError(
-            f"must be cuda, the first card (got {value}): CUDA_VISIBLE_DEVICES={value[5:]} selects this one"
+            f"must be cuda, the first card (got {value}): CUDA_VISIBLE_DEVICES={value[5:]} selects that card"
         )
     if value in ("gpu", "nvidia"):
         raise ValueError(f"must be auto, cpu or cuda: cuda is an NVIDIA GPU (got {value})")
@@ -255,7 +255,7 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out if they have their defaults, in addition to those of base classes.
     off_keys: ClassVar[frozenset[str]] = frozenset()
-    # Requirements and exclusions, in addition to those of base classes; `a=b` is a setting with that value.
+    # Requirements and exclusions, in addition to those of base classes; `a=b` is the setting a with value b.
     # Comma-separated settings, by the setting that they need: `a|b` means either of the two.
     needs: ClassVar[Mapping[str, str]] = {}
     # Comma-separated settings that a setting (or another cause known to `exclusion`) rules out.
@@ -327,7 +327,7 @@ class Spec(BaseModel):
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
-        """Return the settings that a value stands for, if it is short for several settings."""
+        """Return the settings that a value stands for if it is shorthand for several settings."""
         return {key: value}
 
     @classmethod
@@ -337,7 +337,7 @@ class Spec(BaseModel):
         return "file" if is_stdin else cls.argument
 
     def chosen(self) -> Self:
-        """Return the instance of the subclass for these settings, if a command has several kinds."""
+        """Return these settings as an instance of the subclass for their kind, if there are several kinds."""
         return self
 
     def contradictions(self) -> Contradictions:
@@ -397,7 +397,7 @@ class Spec(BaseModel):
         return iter(())
 
     def word_tokenizer(self) -> str | None:
-        """Return the tokenizer for words, or None if the model has one or if there is no text."""
+        """Return the tokenizer for words, or None if the model has its own tokenizer or there is no text."""
         return None
 
     def sampled_counts(self) -> tuple[int, int]:
@@ -437,11 +437,11 @@ class Spec(BaseModel):
         return "dense"
 
     def can_run_together(self) -> bool:
-        """Return True if it is faster to run several texts together and their reports can be separated."""
+        """Return True if several texts run faster together and their reports can be separated."""
         return False
 
     def setting_of_file(self) -> str:
-        """Return the setting that names a file read in place of a text; empty if there is none."""
+        """Return the setting that names a file read in place of a text, or an empty string."""
         return ""
 
     def reads_many_texts(self) -> bool:
@@ -480,10 +480,7 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Return those of the keys that the user gave, in the same order, even at their default values.
-
-        Switches that are off by default and empty lists do not count if given: they have no effect.
-        """
+        """Return the keys that the user gave, in the same order, even with default values."""
         return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
 
     def _is_left_off(self, key: str) -> bool:
@@ -491,7 +488,7 @@ class Spec(BaseModel):
         return value == [] or (value is False and type(self).model_fields[key].default is not True)
 
     def changed(self, *keys: str) -> list[str]:
-        """Return those of the keys that the user set to non-default values, in the same order."""
+        """Return the keys that the user set to non-default values, in the same order."""
         return [
             key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
         ]
@@ -502,7 +499,7 @@ class Spec(BaseModel):
 
 
 class ExplainSpec(Spec):
-    """Adds `explain`, which shows the computation step by step."""
+    """Adds the setting `explain`, which shows the computation step by step."""
 
     group = "Output"
 
@@ -516,7 +513,7 @@ class ExplainSpec(Spec):
 
 
 class ExplainRowSpec(ExplainSpec):
-    """Adds the row of the weights to explain."""
+    """Adds the setting for the row of weights that is explained."""
 
     explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
@@ -599,7 +596,7 @@ def _field_errors(
     try:
         return spec_class.model_validate(values), {}
     except ValidationError as failure:
-        # A default that depends on an invalid value is not a second error.
+        # A default that depends on an invalid value is not another error.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
         messages = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
     except UnicodeEncodeError:  # pydantic cannot put half a surrogate pair into its message
@@ -652,7 +649,7 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
-    """Return the error of a setting for the first experiment that has it, as a list of at most one error."""
+    """Return a list with the error in a setting for the first experiment that has it, or an empty list."""
     specs = list(specs)
     spec_class = next((spec for spec in specs if spec.reads_key(key)), None)
     if spec_class is None:

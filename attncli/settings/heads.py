@@ -57,7 +57,7 @@ def _in_words(name: object) -> object:
 
 
 def _joined_heads(value: Any) -> str:
-    """Return `11:4,3:1` for one or more heads, without repetition. Raises ValueError for an invalid head."""
+    """Return the distinct heads as `11:4,3:1`. Raises ValueError for an invalid head."""
     return ",".join(head_names_without_stack(value))
 
 
@@ -68,7 +68,7 @@ def _each_once(names: list[str]) -> list[str]:
 HeadSetting = Annotated[str, BeforeValidator(head_name_without_stack)]
 HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
 MAX_DRAWN_HEADS = 16
-"""The most heads drawn over each of many files: more maps would be too small to compare."""
+"""The largest number of heads drawn over each of many files: more maps would be too small to compare."""
 
 GRIDS = "|".join(kind.setting for kind in readings().values() if kind.on_grid)
 MEASURED_WITH: Mapping[str, str] = {
@@ -81,7 +81,7 @@ MEASURED_WITH: Mapping[str, str] = {
 }
 """The settings that a statistic needs to be measured."""
 PROBE_ONLY = "sort=induction_stripe, statistic=induction_stripe"
-"""The probe is only read without other input, so these exclude any input."""
+"""The probe is read only if there is no other input, so these settings exclude any input."""
 
 if TYPE_CHECKING:
 
@@ -179,11 +179,13 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             "names",
         }
     )
-    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows those of a text"}
+    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows the weights of a text"}
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "layer": ("shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one"),
-        "explain": ("surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head"),
-        "checkpoints": "surveys one model: attn watch {value} shows heads over checkpoints",
+        "explain": (
+            "surveys all heads: attn self --model MODEL --head LAYER:HEAD --explain explains one head"
+        ),
+        "checkpoints": "surveys a single model: attn watch {value} shows heads over checkpoints",
     }
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
@@ -194,16 +196,17 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     )
     weighted: bool = Field(
         False,
-        description="multiply weights by the norm of each value's contribution to the output, renormalised",
+        description="multiply the weights by the norm of each value's contribution to the output and "
+        "renormalise them",
     )
     rollout: bool = Field(False, description="also show attention rollout over the layers")
     maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
         "none",
         description="keep a map per head, of this kind of attention (auto: self, or cross for captions): the "
-        "weights up to 128 tokens, beyond that maps of blocks (default for pictures: auto)",
+        "weights for up to 128 tokens, maps of blocks for more (default for pictures: auto)",
     )
     full: Annotated[list[HeadSetting], AfterValidator(_each_once)] = Field(
-        [], description="heads (LAYER:HEAD,...) whose whole weights are kept beyond 128 tokens"
+        [], description="heads (LAYER:HEAD,...) whose full weights are kept even beyond 128 tokens"
     )
     pattern: Annotated[
         PatternName | None,
@@ -331,10 +334,12 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         if self.read_file is not None and self.read_file.many:
             what, kind, _ = self.read_file
             if self.maps not in ("none", "auto"):
-                yield contradiction("maps", f"needs a single {what}: a map shows one", kind.setting)
+                yield contradiction(
+                    "maps", f"needs a single {what}, because a map shows only one", kind.setting
+                )
             for key in self.given("sentence", "file", "full") if kind.is_transcribed else ():
                 yield contradiction(
-                    key, f"needs a single {what}: each of many has its own words", kind.setting
+                    key, f"needs a single {what}, because each {what} has its own words", kind.setting
                 )
         yield from self._contradictions_of_heads()
         yield from self._contradictions_of_statistics()
@@ -347,7 +352,9 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             if (count := len(self.drawn_heads())) > MAX_DRAWN_HEADS:
                 yield contradiction("head", f"must be at most {MAX_DRAWN_HEADS} heads (got {count})")
             for key in self.given("pattern", "sort", "ascending", "top", "statistic"):
-                yield contradiction(key, "cannot be combined with `head`, which selects the heads", "head")
+                yield contradiction(
+                    key, "cannot be combined with `head`, which already selects heads", "head"
+                )
         elif "," in self.head:
             yield contradiction("head", f"must be one head unless there are many pictures (got {self.head})")
         else:

@@ -69,7 +69,7 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 
 
 FILE, ON_GRID, TRANSCRIBED = "a file", "a file on a grid", "a file that is transcribed"
-"""Causes of exclusions: any file other than text; one with tokens on a grid; one with spoken words."""
+"""Causes of exclusions: a file that is not text, a file with tokens on a grid, a file with spoken words."""
 
 
 class ReadFile(NamedTuple):
@@ -97,7 +97,7 @@ def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
 
 
 class ModelNameSpec(Spec):
-    """The model, or None if the command works without one; it determines which of two Specs applies."""
+    """The model, or None if the command works without a model; this determines which of two Specs applies."""
 
     group = "Model"
 
@@ -107,18 +107,20 @@ class ModelNameSpec(Spec):
     ] = Field(
         None,
         description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id, as ID or ID@REVISION, that was downloaded before or comes with `allow_download`",
+        "or a hub id (ID or ID@REVISION), downloaded before or now with `allow_download`",
     )
 
 
 class ModelSpec(ModelNameSpec):
-    """How to read the model, and whether it may be downloaded."""
+    """The settings for reading the model, including permission to download it."""
 
     off_keys = frozenset({"truncate", "dtype", "load"})
     needs: ClassVar[Mapping[str, str]] = {"allow_download": "model"}
     # The model that is used without `model`: the shipped folder, or none.
     default_model: ClassVar[str | None] = None
-    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
+    parts_elsewhere: ClassVar[Mapping[str, str]] = {
+        "weights": "attn heads --maps self shows the weights of a text"
+    }
     # If true, the model is loaded with its language-modelling head, provided that it has one.
     needs_head: ClassVar[bool] = False
     # If true, it may read a folder or list of files other than texts.
@@ -126,7 +128,7 @@ class ModelSpec(ModelNameSpec):
     # If true, one run of the model suffices for a report, so that texts can run together.
     runs_once: ClassVar[bool] = False
 
-    allow_download: bool = Field(False, description="look up a hub id on the hub, and download what is new")
+    allow_download: bool = Field(False, description="look up a hub id on the hub and download any new files")
     truncate: bool = Field(False, description="cut a text or sound that is too long for the model")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="the precision to compute in: half precision needs half the memory"
@@ -166,7 +168,7 @@ class ModelSpec(ModelNameSpec):
 
     @property
     def reads_grid(self) -> bool:
-        """True if the file's tokens have neighbours on all sides."""
+        """True if the file's tokens lie on a grid, with neighbours on all sides."""
         return self.read_file is not None and self.read_file.kind.on_grid
 
     def setting_of_file(self) -> str:
@@ -249,7 +251,7 @@ class AblatedSpec(ModelSpec):
     runs_once = True
 
     ablate: Annotated[ListedHeads, Heading("Model")] = Field(
-        [], description="remove these heads (LAYER:HEAD,...): as if their columns of W_O were zero"
+        [], description="remove these heads (LAYER:HEAD,...), as if their columns of W_O were zero"
     )
 
 
@@ -312,7 +314,7 @@ class TextOrProbeSpec(Spec):
     )
     num_tokens: Size | None = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
-        description="length of r in the probe (default: 24)",
+        description="number of random tokens in the probe, which repeats them (default: 24)",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -359,7 +361,7 @@ SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """On a grid, rejoin points such as 0.6,0.4 that were split at the comma."""
+    """For files with a grid, rejoin points such as 0.6,0.4 that were split at the comma."""
     if not any(kind.on_grid for _, kind, _ in files_read(info.data)):
         return names
     joined: list[str] = []

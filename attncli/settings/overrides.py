@@ -42,7 +42,7 @@ def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list
 
 
 def replaced_keys(overrides: Overrides) -> set[str]:
-    """Return the keys that overrides replace: their own, and the alternatives to any text that they set."""
+    """Return the keys that overrides replace: their own, and other sources of any text that they set."""
     groups = [group for group in ALTERNATIVES if overrides.keys() & set(group)]
     return {*overrides, *(key for group in groups for key in group)}
 

@@ -37,7 +37,7 @@ def _reads_many(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPage(Page):
-    """A question about a pretrained model. The first argument of each function is the settings.
+    """A question about a pretrained model. Each function takes the settings as its first argument.
 
     `read` takes the texts, the model and a generator and returns what the model reads; it is not called if
     `report_many` handles all input. `report` makes the report of one reading; `report_each` makes the reports

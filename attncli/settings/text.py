@@ -1,4 +1,4 @@
-"""The settings of a text, its tokens and its word vectors, which are read before torch is imported."""
+"""The settings for a text, its tokens and its word vectors, which are read before torch is imported."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # not imported for help and usage errors
 
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
-TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split at blanks only'
+TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split only at whitespace'
 FILE_SETTINGS = tuple(kind.setting for kind in readings().values())
 """Settings that name files other than text."""
 PATH_KEYS = (
@@ -31,7 +31,7 @@ PATH_KEYS = (
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20
-"""The number of lines of a vector file that determine its dimension."""
+"""The number of lines that determine the dimension of a vector file."""
 
 
 def check_file(value: str) -> str:
@@ -187,9 +187,8 @@ class TextSpec(SentenceSpec, RandomTokensSpec):
         for text in ("sentence", "file"):
             yield from self.conflicts("num_tokens", text)
         if self.num_tokens and self.embedding not in ("gaussian", "integers"):
-            message = (
-                f"must be gaussian or integers with `num_tokens`, which has no words (got {self.embedding!r})"
-            )
+            why = f"because random vectors have no words (got {self.embedding!r})"
+            message = f"must be gaussian or integers with `num_tokens`, {why}"
             yield contradiction("embedding", message, "num_tokens")
         if is_vector_file(self.embedding):
             dim = vector_file_dim(Path(self.embedding))
@@ -261,7 +260,7 @@ class WordVectors(NamedTuple):
 
 
 def _numbers(fields: list[bytes]) -> "np.ndarray | None":
-    """Parse numbers as float32, infinite if they exceed its range; return None if a field is not a number."""
+    """Parse numbers as float32, which may be infinite. Return None if a field is not a number."""
     import numpy as np
 
     try:
@@ -280,7 +279,7 @@ def _vector(
 
     word, *fields = line.rsplit(b" ", dim)
     if len(fields) != dim or word not in wanted:
-        # The first word is wanted: if only numbers follow, their count is wrong; else the word is longer.
+        # The first word is wanted: either the count of numbers after it is wrong, or the word is longer.
         values = line.split(b" ")[1:]
         if _numbers(values) is None and len(fields) == dim:
             return None
@@ -353,9 +352,9 @@ class Texts(NamedTuple):
     token_spelling: str | None = None
     """How the model's vocabulary spells a blank, for `readable_token`."""
     named_texts: tuple[tuple[str, str], ...] = ()
-    """Name and text of each of the spec's `other_files`."""
+    """The name and text of each file in the Spec's `other_files`."""
     others: tuple["Texts", ...] = ()
-    """Texts of the same counts that run together with this one."""
+    """Texts with the same numbers of tokens that run together with this text."""
 
     def together(self) -> tuple["Texts", ...]:
         """Return this text and the texts that run together with it."""
@@ -448,7 +447,7 @@ def read_texts(spec: Spec) -> Texts:
 
 
 def ids_in_file(name: str, text: str) -> TokenIds | None:
-    """Return the token ids in a JSON file, or None if the file holds a text.
+    """Return the token ids in a JSON file, or None if the file contains text.
 
     Raises ValueError for invalid token ids and for several texts.
     """

@@ -1,4 +1,4 @@
-"""Files from outside: which of them may be read, and the size limit of each kind."""
+"""Files from outside: checks before they are read, and the size limit for each kind."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ FREELY_UNPACKED, MOST_UNPACKED = 64 * MEBIBYTE, 100
 """The number of bytes that any file may unpack to, and the largest growth allowed for larger files."""
 BLOCK_BYTES = 2**16
 WAIT_SECONDS = 1
-"""The number of seconds after which a message says that a pipe's first byte or end is awaited."""
+"""Seconds after which a message says that attn is waiting for a pipe's first byte or its end."""
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -101,7 +101,7 @@ def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = 
 
 
 def _has_a_name(pipe: str | Path) -> bool:
-    """True if a pipe has a name in the file system; a shell's `<(...)` does not, and is open already."""
+    """Return True if a pipe has a name in the file system; a shell's `<(...)` has none and is open."""
     resolved = os.path.realpath(pipe)
     return os.path.lexists(resolved) and not resolved.startswith("/dev/fd/")
 

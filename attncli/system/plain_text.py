@@ -1,4 +1,4 @@
-"""The only sanitizer: shows text from outside as plain text in which nothing is hidden or moved."""
+"""The only sanitizer: turns text from outside into plain text in which nothing is hidden or moved."""
 
 import codecs
 import json
@@ -25,7 +25,7 @@ ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 MOST_DEPTH, TOO_DEEP = 100, "it is nested too deeply"
-"""The largest number of nesting levels in JSON, since code that walks its values recurses at each level."""
+"""The largest number of nesting levels in JSON, because code that visits values recurses at each level."""
 MAX_DIGITS = 9
 """The largest number of digits in a typed number; Python refuses to parse thousands of digits."""
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
@@ -82,7 +82,7 @@ def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
 
 
 def _first_character(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
-    """Return the leading adjacent bytes that form one character; empty if there are none."""
+    """Return the leading adjacent bytes that form one character, or nothing if they form none."""
     raw: list[int] = []
     for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
         is_next = piece.start() == last.end() if place == before else place == before + 1
@@ -157,7 +157,7 @@ def plain_text(text: str) -> str:
 
 
 def _is_part(match: re.Match[str]) -> bool:
-    """True if Unicode defines a use for the character between its two visible neighbours."""
+    """Return True if Unicode defines a use for the character between its two visible neighbours."""
     text, place, char = match.string, match.start(), match[0]
     before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
     if char == PICTURE:
@@ -181,13 +181,13 @@ LIKE = {
     **dict(zip("░▒▓", ".:#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "..:-=+#", strict=True)),
 }
-"""The replacements of attn's characters on consoles that lack them; those in tables keep their width."""
+"""Replacements for attn's characters on consoles that lack them; characters in tables keep their width."""
 BRAILLE = range(0x2800, 0x2900)
 LEGIBLE = "attn-legible"
 
 
 def _legible(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for codecs that replaces unencodable characters with similar ones or escapes."""
+    """Replace unencodable characters with similar characters or escapes; an error handler for codecs."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_like, error.object[error.start : error.end])), error.end
@@ -202,9 +202,7 @@ def _like(character: str) -> str:
 codecs.register_error(LEGIBLE, _legible)
 
 BINARY = {
-    b"SQLite format 3\0": (
-        "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
-    ),
+    b"SQLite format 3\0": ("is a database: if it is a store, attn results, watch or heads --store shows it"),
     b"%PDF": "is a PDF, not text: convert it with pdftotext",
     b"\x89PNG": "is a picture, not text: attn heads --image reads it",
     b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",

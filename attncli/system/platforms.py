@@ -45,17 +45,17 @@ def read_ahead(file: int, offset: int, size: int) -> None:
 
 
 def is_readable_within(file: int, seconds: float | None) -> bool:
-    """True if a file or pipe has bytes to read or has ended within this many seconds (None: no limit)."""
+    """Return True if a file or pipe has bytes to read or ends within this many seconds (None: no limit)."""
     return bool(select.select([file], [], [], seconds)[0])
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use: all of them on macOS, which has no such limit."""
+    """Return the number of cores that this process may use: all cores on macOS, which has no such limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_limit() -> int | None:
-    """The number of bytes of address space that the process may take, or None if there is no limit."""
+    """Return the bytes of address space that the process may take, or None if there is no limit."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -63,7 +63,7 @@ def memory_limit() -> int | None:
 
 
 def memory_taken() -> int | None:
-    """Number of bytes of address space that the process takes; None on macOS, which does not report it."""
+    """Return the bytes of address space that the process takes; None on macOS, which does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except OSError:
@@ -72,7 +72,7 @@ def memory_taken() -> int | None:
 
 
 def machine_memory() -> int:
-    """The machine's memory in bytes, or `MINIMUM_BYTES` if the system does not report it."""
+    """Return the machine's memory in bytes, or `MINIMUM_BYTES` if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -101,7 +101,7 @@ def limit_processor_time(seconds: float) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """True if a process with this number exists, whichever user runs it."""
+    """Return True if a process with this number exists, whichever user runs it."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -112,7 +112,7 @@ def is_alive(process: int) -> bool:
 
 
 def terminal_size(file: int) -> os.terminal_size:
-    """The number of a terminal's columns, 80 if unknown, and of its lines, 0 if unknown."""
+    """Return the numbers of a terminal's columns (80 if unknown) and lines (0 if unknown)."""
     try:
         columns, lines = os.get_terminal_size(file)
     except OSError:

@@ -11,7 +11,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_quietly() -> None:
-    """From now on, let signals end the process immediately: no work has begun, or no cleanup remains."""
+    """Let signals end the process immediately from now on: no work has begun, or no cleanup remains."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as for a shell's background jobs
             signal.signal(number, _end)
@@ -29,7 +29,7 @@ def end_as_by_default() -> None:
 
 
 def is_command_line() -> bool:
-    """True if this process was started as `attn` or `python -m attncli`."""
+    """Return True if this process was started as `attn` or `python -m attncli`."""
     if sys.argv[:1] != ["-m"]:
         return bool(sys.argv) and sys.argv[0].rpartition("/")[2] == "attn"
     arguments = sys.orig_argv

@@ -69,7 +69,7 @@ def test_what_a_command_refuses_is_not_in_its_help_and_is_told(
 
 def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn) -> None:
     told = attn(["heads", "--show", "weights"]).err
-    assert told.startswith("--show: this report holds no weights: --maps self shows those of a text\n")
+    assert told.startswith("--show: this report holds no weights: --maps self shows the weights of a text\n")
     assert attn(["heads", "--maps", "self", "--show", "weights"]).code == 0
 
 
@@ -83,7 +83,7 @@ def test_parts_that_no_report_has_are_refused_before_it_is_made(
     report = attncli.run(name)
     assert {*parts_of(report)} <= {*parts} <= {*parts_of(report), *shown_names_of(name)}
     monkeypatch.setattr("attncli.models.loading.load_pretrained", None)
-    others = {"weights": ": attn heads --maps self shows those of a text", "scores": "", "output": ""}
+    others = {"weights": ": attn heads --maps self shows the weights of a text", "scores": "", "output": ""}
     for part, where in others.items():
         has = f"it has {', '.join(parts)}, ..., all"
         line = f"--show: a report of {name} holds no {part}{where}; {has}\n"

@@ -264,13 +264,13 @@ def test_one_step(attn: Attn, explained: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["self", "--step", "2"], "--step: needs --explain, whose step it shows"),
+        (["self", "--step", "2"], "--step: needs --explain, because it shows one step of the explanation"),
         (["self", "--explain", "--step", "9"], "--step: must be from 1 to 8, the number of steps (got 9)"),
         (["self", "--explain", "--step", "0"], "--step: must be the number of a step, from 1 (got 0)"),
         (["self", "--explain", "--step", "x"], "--step: must be the number of a step, from 1 (got x)"),
         (
             ["self", "--explain", "--step", "1", "--show", "all"],
-            "--step: cannot be combined with --show: give one",
+            "--step: cannot be combined with --show: give one of them",
         ),
         (
             ["self", "--explain", "--step", "1", "--format", "json"],
@@ -278,7 +278,7 @@ def test_one_step(attn: Attn, explained: Path) -> None:
         ),
         (
             ["show", str(LESSON_FILES / "bat-cave.json"), "--step", "1"],
-            "--step: the report has no steps: make it with --explain",
+            "--step: the report has no steps: create it with --explain",
         ),
     ],
 )

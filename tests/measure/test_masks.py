@@ -299,7 +299,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "x: tensors.weights.mask: unknown name 'windw'": {"windw": 2},
     "x: tensors.weights.mask.visible: must hold only 1 (visible) and 0 (hidden)": {"visible": [[2]]},
     "x: tensors.weights.mask.visible: has rows of unequal length": {"visible": [[1], [1, 0]]},
-    "x: tensors.weights: mask.visible: must have the sizes of the values, (6, 6) (got (2, 2))": {
+    "x: tensors.weights: mask.visible: must have the same sizes as the values, (6, 6) (got (2, 2))": {
         "visible": [[1, 1], [1, 1]]
     },
 }

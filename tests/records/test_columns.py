@@ -202,7 +202,7 @@ def test_a_result_is_what_a_report_holds_and_back() -> None:
         assert read.keys.column("weight").tolist() == [0.25, 0.75]
     with pytest.raises(TypeError, match="Lamps needs sizes"):
         Lamps.read({name: value for name, value in statistics.items() if name != "sizes"})
-    with pytest.raises(TypeError, match="keys has another form"):
+    with pytest.raises(TypeError, match="keys has an unexpected form"):
         Lamps.read(statistics | {"keys": Numbers(weight=1.0)})
 
 

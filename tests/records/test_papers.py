@@ -142,7 +142,7 @@ def test_info_cites_saved_reports(attn: Attn, tmp_path: Path) -> None:
     [
         (["cite"], "info: cite needs saved reports: attn info cite report.json"),
         (["cite", "nothing.json"], "nothing.json: no such file"),
-        (["plugins", "x.json"], "info: plugins reads no file (got x.json)"),
+        (["plugins", "x.json"], "info: plugins takes no files (got x.json)"),
         (
             ["citation"],
             "info: must be one of plugins, config-schema, report-schema, skill, cite (got citation)",

@@ -63,7 +63,7 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     attn(batch(tmp_path, ["a b", "c d e", "f"]))
     before = exported(attn, store)
     ended = attn(batch(tmp_path, ["c d e"]))
-    left = "2 of earlier plans left out (attn results --all has them)"
+    left = "2 of earlier plans left out (attn results --all includes them)"
     assert ended == (0, "", f"{store} has 1 of 1 runs, nothing was left to do, {left}\n")
     assert len(done_runs(store)) == 3
     assert [row["count"] for row in entropies(attn, store)] == [1]
@@ -93,7 +93,7 @@ def test_earlier_plans_are_told_apart_where_all_is_asked_for(attn: Attn, tmp_pat
         ("1", 1, 1), ("1", 2, 1), ("2", 2, 1), ("1", 3, 1)
     ]  # fmt: skip
     assert [row["count"] for row in entropies(attn, store, "--all", "--where", "plan = 2")] == [2]
-    note = "Included: 3 runs of earlier plans (that of the last batch is plan 3)."
+    note = "Included: 3 runs of earlier plans (the plan of the last batch is number 3)."
     assert note in attn(["results", str(store), "--all"]).out
     attn(batch(tmp_path, ["f g", "a b", "c d e", "h"]))
     assert sentences_by_id(store) == {"1": "f g", "2": "a b", "3": "c d e", "4": "h"}

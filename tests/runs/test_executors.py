@@ -142,7 +142,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
     set_executable("/bin/false")
     try:
         with pytest.raises(
-            RunError, match="workers: none could be started: the last one ended with exit status 1"
+            RunError, match=r"workers: none could be started \(the last one ended with exit status 1"
         ):
             run_workers(chunk_work.squares, chunks_of(3, 1))
     finally:

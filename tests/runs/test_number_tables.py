@@ -103,8 +103,7 @@ def test_names_that_differ_only_in_case_are_one_line(tmp_path: Path) -> None:
     opened = open_store(path, fresh=False, rows=False, weights=False)
     with (
         pytest.raises(
-            WriteError,
-            match=r'differ only in case \("loss" is stored, "Loss" is new\): give another name, or --fresh',
+            WriteError, match=r'differ only in case \("loss" is stored, "Loss" is new\): rename the statistic'
         ),
         opened as store,
     ):

@@ -180,7 +180,7 @@ def test_a_line_without_an_id_is_not_called_like_another(tmp_path: Path) -> None
     text = '{"sentence": "a b", "id": "2"}\n{"sentence": "c d"}\n'
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", text, suffix="jsonl")
-    message = "id: is required: 2, the number of this line, is the id of another line"
+    message = "id: is required, because 2, the number of this line, is the id of another line"
     assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:2: {message}"]
 
 

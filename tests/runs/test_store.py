@@ -126,8 +126,8 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
     assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
     assert not orphan.exists() and (tmp_path / "runs.db-weights" / "notes.txt").exists()
     assert attn([*arguments, "-o", str(store)]).err.splitlines() == [
-        f"--rows: {store} was created with it: give it again, or --fresh",
-        f"--weights: {store} was created with it: give it again, or --fresh",
+        f"--rows: {store} was created with it: add the flag, or start over with --fresh",
+        f"--weights: {store} was created with it: add the flag, or start over with --fresh",
     ]
     assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
@@ -201,7 +201,7 @@ def test_a_store_of_another_version_is_left_as_it_is(attn: Attn, tmp_path: Path)
 def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
     with driving(store):
-        line = f"{store}: is being written by another attn (process {os.getpid()}): wait for it\n"
+        line = f"{store}: is being written by another attn process ({os.getpid()}): wait until it ends\n"
         assert attn([*arguments, "-o", str(store)]) == (1, "", line)
         assert not store.exists()
     (tmp_path / "runs.db-lock").write_text("99999")
@@ -257,7 +257,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--fresh"], "--fresh: needs a store: -o FILE.db"),
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db", "--format", "csv"], "--format: is not for a store: attn results x.db --tidy -o FILE exports one"),
+        (["-o", "x.db", "--format", "csv"], "--format: does not apply to a store: attn results x.db --tidy -o FILE exports one"),
         (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, whose cluster has its own workers"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
@@ -600,7 +600,7 @@ def test_rows_are_sorted_and_cut(attn: Attn, tmp_path: Path) -> None:
         shown = rows_of(attn, store, *flags, "--sort", name, "--ascending", "--top", "3")
         assert [row[name] for row in shown] == numbers[:3]
     ended = attn(["results", str(store), *flags, "--top", "3"])
-    assert "The first 3 of 18 rows.\n" in ended.out
+    assert "Only the first 3 of 18 rows are shown.\n" in ended.out
     alone = [*flags, "--group-by", "causal", "--group-by", "head", "--sort", "std"]
     assert {row["std"] for row in rows_of(attn, store, *alone)} == {None}
 
@@ -646,7 +646,7 @@ def test_a_sweep_is_grouped_by_what_is_swept(attn: Attn, tmp_path: Path) -> None
     assert lines == [
         n for n in ("entropy.mean", "normalized_entropy.mean", "max_weight.mean") for _ in range(6)
     ]
-    assert "Each mean is over every seed.\n" in shown
+    assert "Each mean covers every seed.\n" in shown
     assert "over every seed" not in attn(["results", str(store), "--where", "seed = 0"]).out
     (pooled,) = rows_of(attn, store, "--statistic", "scores.max", *POOLED)
     assert pooled["count"] == 12
@@ -759,7 +759,7 @@ def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path)
         pass
     ended = attn(["results", str(path)])
     assert ended.code == 2
-    assert ended.err == f"{path}: holds no run yet: rerun the command that writes it\n"
+    assert ended.err == f"{path}: contains no runs yet: rerun the command that writes it\n"
 
 
 def test_a_new_store_without_runs_is_removed(tmp_path: Path) -> None:
@@ -772,7 +772,9 @@ def test_a_store_in_place_of_texts_is_one_line(attn: Attn, tmp_path: Path) -> No
     path = tmp_path / "runs.db"
     create_file(path, rows=False, weights=False)
     ended = attn(["heads", "--texts", str(path)])
-    assert ended.code == 2 and ended.err.startswith(f"{path}: is a database: attn results, ")
+    assert ended.code == 2 and ended.err.startswith(
+        f"{path}: is a database: if it is a store, attn results, "
+    )
     assert ended.err.count("\n") == 1
 
 
@@ -822,4 +824,4 @@ def test_a_batch_says_what_another_plan_left_in_its_store(attn: Attn, tmp_path: 
     texts.write_text("a cat\ntwo dogs\n")
     assert "earlier" not in attn(["batch", str(config), "--file", str(texts), "-o", store]).err
     again = attn(["batch", str(config), "-o", store])
-    assert again.err.endswith(", 2 of earlier plans left out (attn results --all has them)\n")
+    assert again.err.endswith(", 2 of earlier plans left out (attn results --all includes them)\n")

@@ -125,7 +125,7 @@ DAMAGED_RUNS += [
 def test_a_damaged_run_is_left_out_in_a_line(attn: Attn, store: Path, statement: str, what: str) -> None:
     whole = attn(["results", "--tidy", str(store)]).out.splitlines()
     change(store, statement)
-    advice = "restore a copy of the store, or start over with --fresh"
+    advice = "restore a backup of the store, or start over with --fresh"
     for command in (["results", "--tidy", str(store)], ["results", str(store)]):
         ended = attn(command)
         assert (ended.code, ended.err) == (1, f"{store}: run 2: {what} damaged: left out: {advice}\n")
@@ -222,5 +222,5 @@ def test_a_survey_with_settings_of_other_types_is_refused(
     assert (ended.code, ended.err) == (
         1,
         f"{store}: cannot be read: the settings of its survey are damaged: "
-        "restore a copy of it, or start over with --fresh\n",
+        "restore a backup, or start over with --fresh\n",
     )

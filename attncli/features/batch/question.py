@@ -54,14 +54,14 @@ EXAMPLES = (
 )
 
 
-ROWS = flag("--rows", "Store the statistics of every row, too.")
+ROWS = flag("--rows", "Also store the statistics of every row.")
 
 
 # flags that need a store
 STORE_FLAGS = (
     FRESH,
     ROWS,
-    flag("--weights", "Store the weights as safetensors beside the store."),
+    flag("--weights", "Also save the weights as safetensors files beside the store."),
     WORKERS,
     SCHEDULER,
 )
@@ -99,8 +99,8 @@ PARAMETERS = (
     ),
     option(
         "--output -o",
-        "Write reports to a file, all or none; or store every run (.db, .sqlite): "
-        "rerun the same command to resume.",
+        "Write the reports to a file, which is replaced only on success; or store every run (.db, .sqlite), "
+        "so that rerunning the same command resumes.",
         "FILE",
         everyday="write reports, or store every run (.db)",
     ),
@@ -108,7 +108,7 @@ PARAMETERS = (
     flag("--fail-fast", "Stop at the first run that fails."),
     option(
         "--expect",
-        'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
+        'Exit with code 1 unless every run meets this condition: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
         everyday='a condition on every run: "entropy.mean < 2"',
@@ -173,7 +173,7 @@ def run_files(
 def _refuse_flags(store: Path | None, store_flags: dict[str, Any], view: str | None) -> None:
     errors = [*store_errors(store, store_flags)]
     if store is not None and view is not None:
-        errors.append(f"--format: is not for a store: attn results {store} --tidy -o FILE exports one")
+        errors.append(f"--format: does not apply to a store: attn results {store} --tidy -o FILE exports one")
     if errors:
         raise UserError(*errors)
 

@@ -105,7 +105,7 @@ def lesson(which: str) -> Lesson:
     near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     last = every[-1].number if every else 0
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {last}'}"
-    raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")
+    raise UserError(f"lesson: no lesson is called {which:.60}: give {listed} (attn lesson lists all lessons)")
 
 
 def copy_files(folder: Path) -> list[str]:
@@ -116,7 +116,7 @@ def copy_files(folder: Path) -> list[str]:
     given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:
         if (folder / file.name).exists():
-            raise UserError(f"{folder}: has {file.name} already: name another folder")
+            raise UserError(f"{folder}: already has {file.name}: use another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in given:
@@ -176,7 +176,7 @@ def _line(node: "SyntaxTreeNode") -> str:
 EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson --copy lessons")
 LESSON = argument(
     "which",
-    "Its number or name; without one the lessons are listed.",
+    "The number or name of a lesson; without it, all lessons are listed.",
     "LESSON",
     required=False,
     choices=[name for _, name, _ in pages()],
@@ -185,7 +185,7 @@ COPY = option(
     "--copy",
     "Put the files that the lessons read into a folder.",
     "FOLDER",
-    everyday="put the files of the lessons into a folder",
+    everyday="put the files that the lessons read into a folder",
 )
 
 
@@ -197,7 +197,7 @@ class Captured(StringIO):
         self._stream = sys.stdout
 
     def isatty(self) -> bool:
-        """Return what standard output answers."""
+        """Return the answer of standard output."""
         return self._stream.isatty()
 
     def fileno(self) -> int:

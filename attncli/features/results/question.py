@@ -45,7 +45,7 @@ FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument(
     "store", "The store that `attn batch -o` or `attn record -o` wrote.", "STORE", reads_file=True
 )
-ALL_RUNS = flag("--all", "Include runs of earlier plans; the column `plan` has the number of each.")
+ALL_RUNS = flag("--all", "Include runs of earlier plans; the column `plan` has the plan's number.")
 TIDY = flag(
     "--tidy",
     "Write every statistic of every run instead of the summary, one row each, as csv, jsonl or parquet: "
@@ -99,12 +99,12 @@ WHERE = option(
     'value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='such as "causal = true" or "head = 5:11"; may be repeated',
+    everyday='a condition such as "causal = true" or "head = 5:11"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
     "One row per value of a setting, layer, head (in a model with its layer) or id; repeatable; "
-    "none: one row for all runs. "
+    "the name none gives one row for all runs. "
     "[default: the swept settings, and layer and head of a model]",
     "NAME",
     kind=list[str],

@@ -50,7 +50,7 @@ def _summary(report: Report, display: Display) -> ScreenParts:
                 f"Not shown: {counts}. See --statistic, --group-by, --top or -o summary.csv.", "note"
             )
 
-    # A second table takes up its rows and four lines: a blank line, a title, a header and a rule.
+    # A second table takes four lines besides its rows: a blank line, a title, a header and a rule.
     most = MOST_SUMMARY_ROWS - bool(failed) * (min(len(failed), MOST_FAILED) + 4)
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 

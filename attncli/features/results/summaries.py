@@ -44,7 +44,7 @@ class Total:
     max: float = -np.inf
 
     def add(self, values: np.ndarray) -> None:
-        """Add more values, all of which must be numbers."""
+        """Add values, all of which must be numbers."""
         if not values.size:
             return
         total = float(values.sum())
@@ -71,7 +71,7 @@ class Total:
 
 @dataclass
 class Summary:
-    """Collects the values that meet the conditions, by statistic and group."""
+    """The values that meet the conditions, collected by statistic and group."""
 
     reader: Reader
     where: Sequence[Condition]
@@ -151,7 +151,7 @@ class Summary:
         }
 
     def _run_values(self, name: str, runs: Runs) -> Sequence[Any]:
-        """Return a setting or a name of each run."""
+        """Return a setting or a field of RunInfo for each run."""
         if name in RUN_NAMES:
             values: Sequence[Any] = getattr(runs, name)
             return values
@@ -159,7 +159,7 @@ class Summary:
         return [settings[number] for number in runs.settings]
 
     def _run_value(self, name: str, run: RunInfo) -> Any:
-        """Return a setting or a name of a single run."""
+        """Return a setting or a field of RunInfo for a single run."""
         return getattr(run, name) if name in RUN_NAMES else self._setting(name, run.settings)
 
     def _setting(self, name: str, number: int) -> Any:
@@ -168,7 +168,7 @@ class Summary:
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _selected(self, runs: Runs) -> np.ndarray:
-        """Return a mask of the numbers that meet every condition with their run, layer and head."""
+        """Return a mask of the numbers whose run, layer and head meet every condition."""
         selected: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:
@@ -279,7 +279,7 @@ def results(
     means, and so do groups by two settings if the view is `drawn`.
     """
     if not reader.settings:
-        raise UserError(f"{path}: holds no run yet: rerun the command that writes it")
+        raise UserError(f"{path}: contains no runs yet: rerun the command that writes it")
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
     repeated = [key for key in REPEATED if key in swept_settings(reader) and key not in named]
@@ -296,11 +296,11 @@ def results(
         tensors, tokens, columns = _map(rows, statistics[0], group_by)
     notes = _notes_on_runs(reader)
     if repeated:
-        notes.append(f"Each mean is over every {' and '.join(repeated)}.")
+        notes.append(f"Each mean covers every {' and '.join(repeated)}.")
     if _reads_plain_texts(rows, reader):
         notes.append(INDUCTION_NOTE)
     if len(rows) < len(all_rows):
-        notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
+        notes.append(f"Only the first {len(rows):,} of {len(all_rows):,} rows are shown.")
     if not rows and reader.counts()["done"]:
         notes.append("No value meets these conditions.")
         notes += [f"{name} is {_listed_values(values)}." for name, values in summary.values_there().items()]
@@ -417,7 +417,7 @@ def tidy_blocks(reader: Reader) -> Iterator[TidyBlock]:
 
 
 REPEATED = ("seed",)
-"""Settings that only repeat an experiment: the mean over their values is reported."""
+"""Settings that only repeat an experiment, so that the mean over their values is reported."""
 
 
 def usual_groups(reader: Reader) -> list[str]:
@@ -441,7 +441,7 @@ def usual_groups(reader: Reader) -> list[str]:
 
 
 def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
-    """Return the groups with the layer before a model's head: heads of two layers are not one group."""
+    """Return the groups with the layer added before a model's head, to keep heads of two layers apart."""
     layer, head = PLACES
     if layer in group_by or head not in group_by or not reader.has_layers():
         return [*group_by]

@@ -142,7 +142,7 @@ def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
     ],
 )
 def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
-    line = f"lesson: none is called {which}: give {near} (attn lesson lists all)\n"
+    line = f"lesson: no lesson is called {which}: give {near} (attn lesson lists all lessons)\n"
     assert attn(["lesson", which]) == (2, "", line)
 
 
@@ -162,7 +162,7 @@ def test_the_files_come_into_a_folder_and_overwrite_none(attn: Attn, tmp_path: P
     assert (ended.code, ended.out) == (0, f"{folder}: {', '.join(names)}\n")
     assert all((folder / name).read_bytes() == (LESSON_FILES / name).read_bytes() for name in names)
     ended = attn(["lesson", "--copy", str(folder)])
-    assert ended == (2, "", f"{folder}: has {names[0]} already: name another folder\n")
+    assert ended == (2, "", f"{folder}: already has {names[0]}: use another folder\n")
     assert attn(["lesson", "1", "--copy", "x"]).code == 2
     (tmp_path / "file").touch()
     assert attn(["lesson", "--copy", str(tmp_path / "file" / "x")]).err.endswith(

@@ -388,7 +388,7 @@ def test_a_list_of_pictures_is_read_as_a_folder_is(
     ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(names)])
     assert ended.code == 2 and "must be one picture (got the list" in ended.err
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names), "--maps", "self"])
-    assert (ended.code, ended.err) == (2, "--maps: needs a single picture: a map shows one\n")
+    assert (ended.code, ended.err) == (2, "--maps: needs a single picture, because a map shows only one\n")
 
 
 def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_rows_that_are_no_distributions_have_no_statistics(
 ) -> None:
     np.save("no.npy", array)
     report = json.loads(attn(["show", "no.npy", "--format", "json"]).out)
-    assert report["statistics"] == {} and report["notes"][-1] == f"{note}: no row statistics."
+    assert report["statistics"] == {} and report["notes"][-1] == f"{note}, so there are no row statistics."
     assert attn(["show", "no.npy"]).code == 0
 
 
@@ -144,7 +144,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
         (["show", "nowhere.npz"], "nowhere.npz: no such file"),
         (["show", "."], ".: is a directory, not a file"),
         (["show", "two.yaml"], "two.yaml:1:1: is not valid JSON: expecting value"),
-        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is for arrays (.npz, .npy, .safetensors, .pt), and x.json is not one"),
+        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is only for arrays (.npz, .npy, .safetensors, .pt), but x.json is not one"),
         (["show", "w.npz"], "w.npz: contains 2 arrays: choose one with --array NAME: all, scores"),
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must be 5, one for each query (got 3)"),
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
@@ -256,7 +256,7 @@ def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> N
     store = tmp_path / "runs.db"
     sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
     ended = attn(["show", str(store)])
-    wanted = "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
+    wanted = "is a database: if it is a store, attn results, watch or heads --store shows it"
     assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")
 
 

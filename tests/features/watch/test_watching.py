@@ -145,7 +145,7 @@ def test_a_killed_run_leaves_a_store_that_opens_and_a_second_one_is_refused(
         while not (path.exists() and len(_steps_of(path)) > 3):
             assert process.exitcode is None and time.monotonic() < deadline
             time.sleep(0.05)
-        with pytest.raises(RunError, match=r"run\.db: is being written by another attn \(process \d+\)"):
+        with pytest.raises(RunError, match=r"run\.db: is being written by another attn process \(\d+\)"):
             Watch(small_model(), tokenizer, store=path, **FEW)
     finally:
         process.kill()

@@ -71,7 +71,7 @@ def test_the_command_line_writes_and_shows_them(attn: Attn, tmp_path: Path, view
     assert one["experiment"] == "show"
     assert one["tensors"]["weights"]["values"] == json.loads(oracle)["tensors"]["weights"]["values"]
     refused = attn(["show", path, "--tokens", "x.txt"])
-    assert refused.err == f"--tokens: is for arrays from another tool, and {path} is a report of attn\n"
+    assert refused.err == f"--tokens: is only for arrays from another tool, but {path} is an attn report\n"
     (tmp_path / "two.yaml").write_text("steps:\n- experiment: self\n- experiment: norm\n")
     several = attn(["batch", str(tmp_path / "two.yaml"), "-o", str(tmp_path / f"y.{view}")])
     assert several.code == 2 and "a file holds one report, but there are several" in several.err
@@ -106,7 +106,7 @@ def test_what_is_damaged_is_one_line(tmp_path: Path) -> None:
         "tensors.weights: holds a number too large": {"weights": np.full((2, 2), 1e300)},
         "must be an array of real numbers (got <U1)": {"weights": np.array([["a"]])},
         "top_keys: must hold whole numbers": {"rows.top_keys": np.ones((2, 2))},
-        "has 3 along query, and there are 2 tokens": {"output": np.ones((3, 64))},
+        "has size 3 along query, but there are 2 tokens": {"output": np.ones((3, 64))},
     }
     for message, others in cases.items():
         with pytest.raises(UserError) as error:

@@ -15,8 +15,8 @@ class TwoHeads(nn.Module):
 
     def forward(self, letters, places):
         nothing = torch.zeros_like(letters)
-        back = torch.cat([nothing, places.roll(1, dims=1)], dim=1)  # the place after that of the key
-        copy = torch.cat([letters, -places], dim=1)  # the letter, less where it is the same place
+        back = torch.cat([nothing, places.roll(1, dims=1)], dim=1)  # the place after the key's place
+        copy = torch.cat([letters, -places], dim=1)  # the letter, minus the query's own place
         query = torch.stack([torch.cat([nothing, places], dim=1), torch.cat([letters, places], dim=1)])
         key = torch.stack([back, copy])
         return scaled_dot_product_attention(
