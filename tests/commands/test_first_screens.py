@@ -28,8 +28,9 @@ LONG = " ".join(f"word{i % 7}" for i in range(200))
 WIDE = "我们 注意 机制 让 每个 词 看见 其他 的 词 以及 它们 的 含义 和 顺序 吧"
 SENTENCES = ["the cat walks on the street", "one", " ".join("abcdefghijklmno"), LONG, WIDE]
 TOYS = [
-    *([name, text] for name in ("self", "multihead", "cross", "average") for text in SENTENCES),
-    *(["self", text, "--causal"] for text in SENTENCES),
+    *(["self", text] for text in SENTENCES),
+    *([name, text] for name in ("multihead", "cross", "average") for text in (SENTENCES[0], LONG, WIDE)),
+    *(["self", text, "--causal"] for text in (SENTENCES[0], LONG)),
     ["self", LONG, "--engine", "streaming"],
     *(["pitfalls", *which] for which in ([], ["late-mask"], ["merged-heads"], ["vocabulary-labels"])),
     ["scale-demo"], ["scale-demo", "--head-dim", "4,16,64,256"], ["norm"],
@@ -149,12 +150,9 @@ def assert_fits(arguments: list[str], columns: int, lines: int, name: str, *, sa
     assert "─────" in text or "layer" in text or "0.0" in text, "a table with its header, or a map"
 
 
-COLOURS = ("colour", "plain")
-
-
-@pytest.fixture(params=COLOURS)
-def colours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_colours(request.param, monkeypatch)
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_colours("colour", monkeypatch)
 
 
 def set_colours(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:

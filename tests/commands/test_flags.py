@@ -9,7 +9,6 @@ import pytest
 import attncli
 from attncli.cli import COMMANDS
 from attncli.settings import SPECS
-from attncli.settings.fields import NoFlag
 from attncli.views.matrices import parts_of
 from attncli.views.tables import shown_names_of
 from tests.conftest import Attn
@@ -35,26 +34,11 @@ def test_everyday_help_is_one_screen(attn: Attn, name: str) -> None:
     every = attn([name, "--help-all"]).out
     others = {*NAME.findall(every)} - {*names}
     assert {*names} <= {*NAME.findall(every)} and others
+    for flag in NAME.findall(every):
+        after = every[re.search(rf"^  (?:-\w, )?{flag}\b", every, re.MULTILINE).end() :]  # type: ignore[union-attr]
+        assert re.match(r"[^\n]*(  \S|\n {10,}\S)", after), f"{flag} has no description"
     assert lines[-1] == f"--help-all shows {len(others)} more flag{'s' * (len(others) > 1)}."
     assert attn([name, "-h"]).out == out
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_flag_is_in_the_help_of_all_flags_with_a_description(attn: Attn, name: str) -> None:
-    out = attn([name, "--help-all"]).out
-    assert out.splitlines()[-1] != "" and "shows" not in out.splitlines()[-1].split(" ")[:2]
-    for flag in NAME.findall(out):
-        after = out[re.search(rf"^  (?:-\w, )?{flag}\b", out, re.MULTILINE).end() :]  # type: ignore[union-attr]
-        assert re.match(r"[^\n]*(  \S|\n {10,}\S)", after), flag
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_a_setting_is_a_flag_or_is_for_config_files(attn: Attn, name: str) -> None:
-    flags = NAME.findall(attn([name, "--help-all"]).out)
-    for key, field in SPECS[name].model_fields.items():
-        flag = "--examples" if key == "num_examples" else f"--{key.replace('_', '-')}"
-        has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
-        assert (flag in flags) is has_flag, key
 
 
 @pytest.mark.parametrize(("name", "flags"), [("cache", {"--texts", "--text-group"}), ("why", {"--context"})])
@@ -65,12 +49,6 @@ def test_what_a_command_refuses_is_not_in_its_help_and_is_told(
         ended = attn([name, "to be or", flag, __file__])
         assert ended.code == 2 and ended.err.startswith(f"{flag}: is ")
     assert not flags & {*NAME.findall(attn([name, "--help-all"]).out)}
-
-
-def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn) -> None:
-    told = attn(["heads", "--show", "weights"]).err
-    assert told.startswith("--show: this report holds no weights: --maps self shows the weights of a text\n")
-    assert attn(["heads", "--maps", "self", "--show", "weights"]).code == 0
 
 
 @pytest.mark.parametrize("name", [name for name in SPECS if SPECS[name].parts])
@@ -99,13 +77,6 @@ def test_a_setting_of_config_files_is_read_there(attn: Attn, tmp_path: Path) -> 
     assert "num_buckets" in attn(["info", "config-schema"]).out
 
 
-@pytest.mark.parametrize("name", ["heads", "generate", "ablate", "why", "pitfalls"])
-def test_steps_are_offered_where_there_are_any(attn: Attn, name: str) -> None:
-    flags = NAME.findall(attn([name, "--help-all"]).out)
-    assert not {"--step", "--explain"} & {*flags}
-    assert f"--explain: is not a flag of attn {name}" in attn([name, "--explain"]).err
-
-
 def weights(out: str) -> object:
     report = json.loads(out)
     return report["spec"]["layer"], report["spec"]["head"], report["tensors"]["weights"]["values"]
@@ -127,15 +98,6 @@ def test_a_head_is_named_as_layer_and_head(attn: Attn, tmp_path: Path) -> None:
         assert weights(over.out)[:2] == (0, 3)  # type: ignore[index]
 
 
-def test_titles_and_tables_name_a_head_in_one_place(attn: Attn) -> None:
-    out = attn(["self", "abcabc", "--model", str(MODEL), "--head", "1:2"]).out
-    assert "head 1:2" in out and "layer 1" not in out
-    table = attn(["heads", "--model", str(MODEL), "--table"]).out
-    assert re.search(r"^ *1:2 ", table, re.MULTILINE) and not re.search(r"\blayer +head\b", table)
-    layer = attn(["multihead", "abcabc", "--model", str(MODEL), "--layer", "1"])
-    assert "layer 1" in layer.out and layer.err == ""
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -143,7 +105,6 @@ def test_titles_and_tables_name_a_head_in_one_place(attn: Attn) -> None:
         (["self", "abc", "--head", "1:4"], "--head: must be from 1:0 to 1:3 in tiny-induction (got 1:4)"),
         (["self", "abc", "--head", "x"], "--head: must be LAYER:HEAD, such as 5:11 (got x)"),
         (["why", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
-        (["generate", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 (got 2:0)"),
         (["generate", "abc", "--head", "1:9"], "--head: must be from 1:0 to 1:3 (got 1:9)"),
         (
             ["heads", "abc", "--ablate", "7:0"],
@@ -162,19 +123,6 @@ def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
     ended = attn(["self", "--config", str(file)])
     assert ended.code == 2
     assert "head: must match the setting layer (got 1:2)" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["heads", "--probe", "repeated"], "--probe: is the default without a text: leave it out"),
-        (["generate", "--greedy"], "--greedy: is the default without --sampling-temperature and --top-p"),
-        (["self", "--num-buckets", "8"], "--num-buckets: is only for config files: use --config FILE"),
-    ],
-)
-def test_a_setting_of_config_files_is_refused_as_a_flag(attn: Attn, words: list[str], line: str) -> None:
-    ended = attn(words)
-    assert ended.code == 2 and ended.err.startswith(line)
 
 
 def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None:

@@ -45,42 +45,31 @@ def assert_together_is_alone(experiment: str, model: Path, texts: list[str], **s
         assert_same(got, alone(spec), tolerance=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-OSS", "T5", "BLOOM"])
-def test_heads_of_many_texts(tmp_path: Path, architecture: str) -> None:
-    assert_together_is_alone("heads", save_model(tmp_path, architecture), SENTENCES)
+ALL_SETTINGS = {"weighted": True, "skip_sink": 1, "rollout": True, "maps": "self", "top": 3}
+OTHER_TEXT = "die katze sat on it"
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("architecture", "settings"),
     [
-        {"weighted": True, "sort": "value_norm"},
-        {"statistic": "entropy"},
-        {"weighted": True, "skip_sink": 1, "rollout": True, "maps": "self", "top": 3},
+        ("GPT-OSS", {}),
+        ("T5", {}),
+        ("BLOOM", {"statistic": "entropy"}),
+        ("BERT", {"weighted": True, "sort": "value_norm"}),
+        ("Gemma 2", ALL_SETTINGS),
+        ("BART", {"maps": "cross", "context": OTHER_TEXT}),
+        ("BART", {"maps": "encoder", "context": OTHER_TEXT}),
+        ("BART", {"maps": "self"}),
     ],
     ids=str,
 )
-def test_every_setting_of_heads(tmp_path: Path, settings: dict[str, object]) -> None:
-    assert_together_is_alone("heads", save_model(tmp_path, "BERT"), SENTENCES, **settings)
+def test_heads_of_many_texts(tmp_path: Path, architecture: str, settings: dict[str, object]) -> None:
+    assert_together_is_alone("heads", save_model(tmp_path, architecture), SENTENCES, **settings)
 
 
-def test_settings_of_heads_together_with_grouped_keys_and_a_window(tmp_path: Path) -> None:
-    settings = {"weighted": True, "skip_sink": 1, "rollout": True, "maps": "self", "statistic": "entropy"}
-    assert_together_is_alone("heads", save_model(tmp_path, "Gemma 2"), SENTENCES, **settings)
-
-
-def test_long_texts_keep_maps_of_blocks_and_whole_heads(tmp_path: Path) -> None:
+def test_long_texts_keep_maps_of_blocks_and_full_heads(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "Llama")
     assert_together_is_alone("heads", folder, LONG, maps="self", full=["1:3", "0:0"])
-
-
-@pytest.mark.parametrize("maps", ["cross", "encoder", "self"])
-def test_an_encoder_and_a_decoder_read_two_texts(tmp_path: Path, maps: str) -> None:
-    folder = save_model(tmp_path, "BART")
-    assert_together_is_alone("heads", folder, SENTENCES, maps=maps, context="die katze sat on it")
-
-
-def test_an_encoder_and_a_decoder_read_the_same_text(tmp_path: Path) -> None:
-    assert_together_is_alone("heads", save_model(tmp_path, "BART"), SENTENCES, maps="cross")
 
 
 def test_probes_of_several_seeds(tmp_path: Path) -> None:

@@ -1,50 +1,20 @@
 """What `attn info skill` tells a coding agent, followed word for word."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
 from attncli import errors
 from attncli.cli import COMMANDS
 from tests.conftest import Attn
 from tests.running import ROOT
-from tools.refresh_outputs import BLOCK
 
 SKILL = (ROOT / "attncli" / "data" / "SKILL.md").read_text()
 
 
 def test_it_is_printed_as_it_is(attn: Attn) -> None:
     assert attn(["info", "skill"]) == (0, SKILL, "")
-
-
-def test_its_head_is_that_of_a_skill() -> None:
-    head = yaml.safe_load(SKILL.split("---\n")[1])
-    assert (
-        head.keys() == {"name", "description"} and head["name"] == "attn" and len(head["description"]) < 1024
-    )
-
-
-def test_each_line_runs_in_a_shell_and_ends_with_the_code_it_names(tmp_path: Path) -> None:
-    """In one script, as an agent would copy it; tests/test_pages.py compares what the lines print."""
-    commands = [
-        line[2:] for block in BLOCK.findall(SKILL) for line in block[2].splitlines() if line[:2] == "$ "
-    ]
-    assert len(commands) == 6 and sum("; echo $?" in command for command in commands) == 3
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", "\n".join(commands)],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PATH": path},
-    )  # fmt: skip
-    assert re.findall(r"^\d$", done.stdout, re.MULTILINE) == ["0", "1", "2"], done.stderr
-    assert "Traceback" not in done.stderr
-    tables = [(tmp_path / f"{name}.csv").read_text().splitlines() for name in ("heads", "failing")]
-    assert tables[0] == tables[1] and len(tables[0]) == 9
 
 
 def test_its_exit_codes_are_those_of_attn() -> None:

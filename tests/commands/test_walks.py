@@ -20,7 +20,7 @@ import pytest
 
 from attncli.commands.pager import screens
 from tests.conftest import Attn
-from tests.running import LESSON_FILES, run
+from tests.running import run
 from tests.views.test_views import shown
 
 LINES, COLUMNS = 24, 80
@@ -214,16 +214,15 @@ def test_it_stops_and_goes_on(explained: Path) -> None:
         shell.close()
 
 
-@pytest.mark.parametrize("colour", [True, False], ids=["colour", "none"])
-def test_a_lesson_runs_each_command_when_its_turn_comes(tmp_path: Path, colour: bool) -> None:
-    with terminal(["lesson", "1"], tmp_path, **({} if colour else {"NO_COLOR": "1"})) as seen:
+def test_a_lesson_runs_each_command_when_its_turn_comes(tmp_path: Path) -> None:
+    with terminal(["lesson", "1"], tmp_path) as seen:
         assert seen.read() and seen.screen.endswith(
             "\n$ attn show lessons/bat-cave.json\nEnter: 2 of 5, run it; 1-5: page, q: quit "
         )
         assert "2 bat" not in seen.screen
         seen.press("\n")
         assert seen.read() and re.search(r"^2 bat .* 0\.27 ", seen.screen, re.MULTILINE)
-        assert bool(COLOUR.search(seen.raw)) == colour
+        assert COLOUR.search(seen.raw)
         while "run it; " not in seen.screen:
             assert seen.screen.count("\n") < LINES
             seen.press("\n")
@@ -259,28 +258,3 @@ def test_one_step(attn: Attn, explained: Path) -> None:
     assert fifth.startswith("\n══ 5 of 8: Scale ") and fifth in whole
     markdown = attn(["show", str(explained), "--step", "5", "--format", "md"]).out
     assert markdown.startswith("## 5 of 8: Scale\n")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["self", "--step", "2"], "--step: needs --explain, because it shows one step of the explanation"),
-        (["self", "--explain", "--step", "9"], "--step: must be from 1 to 8, the number of steps (got 9)"),
-        (["self", "--explain", "--step", "0"], "--step: must be the number of a step, from 1 (got 0)"),
-        (["self", "--explain", "--step", "x"], "--step: must be the number of a step, from 1 (got x)"),
-        (
-            ["self", "--explain", "--step", "1", "--show", "all"],
-            "--step: cannot be combined with --show: give one of them",
-        ),
-        (
-            ["self", "--explain", "--step", "1", "--format", "json"],
-            "--step: json cannot show a single step; --step works with table, md",
-        ),
-        (
-            ["show", str(LESSON_FILES / "bat-cave.json"), "--step", "1"],
-            "--step: the report has no steps: create it with --explain",
-        ),
-    ],
-)
-def test_steps_that_there_are_not(attn: Attn, flags: list[str], message: str) -> None:
-    assert attn(flags) == (2, "", f"{message}\n")

@@ -24,6 +24,14 @@ def write_batch(folder: Path, num_sentences: int, settings: str = SETTINGS) -> l
     return ["batch", str(folder / "sweep.yaml"), "--file", str(folder / "prompts.txt")]
 
 
+def run_lines(*lines: list[str]) -> None:
+    """Run command lines that succeed, for fixtures of a module."""
+    from attncli.cli import run
+
+    for line in lines:
+        assert run(line) == 0, line
+
+
 def done_runs(store: Path) -> list[tuple[str, str]]:
     """Sentence and settings of every run that is done, read by SQLite alone."""
     connection = sqlite3.connect(store)

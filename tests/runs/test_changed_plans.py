@@ -114,18 +114,6 @@ def test_another_config_is_another_plan(attn: Attn, tmp_path: Path) -> None:
     assert len(done_runs(store)) == 2
 
 
-def test_an_earlier_state_of_a_model_does_not_count(attn: Attn, tmp_path: Path) -> None:
-    shutil.copytree(TINY, tmp_path / "model")
-    command = batch(tmp_path, ["a b c", "d e"], "experiment: heads\nmodel: model")
-    assert attn(command).code == 0
-    config = tmp_path / "model" / "config.json"
-    config.write_text(config.read_text() + "\n")
-    assert "has 2 of 2 runs, 2 done now" in attn(command).err
-    assert len(done_runs(tmp_path / "runs.db")) == 4
-    assert {row["plan"] for row in exported(attn, tmp_path / "runs.db", "--all")} == {"1", "2"}
-    assert len({row["run"] for row in exported(attn, tmp_path / "runs.db")}) == 2
-
-
 def large_model(folder: Path) -> Path:
     """A model with a file in its folder whose beginning and end say little about it."""
     shutil.copytree(TINY, folder)
@@ -224,12 +212,3 @@ def test_no_two_ids_become_equal_in_csv(attn: Attn, tmp_path: Path) -> None:
         with (tmp_path / file).open(newline="") as stream:
             found = list(dict.fromkeys(row["id"] for row in csv.DictReader(stream)))
         assert sorted(found) == sorted(names), file
-
-
-def test_an_id_that_is_no_text_is_refused(attn: Attn, tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("experiment: self")
-    (tmp_path / "p.jsonl").write_text('{"sentence": "a", "id": "\\ud800"}')
-    ended = attn(
-        ["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.jsonl"), "-o", str(tmp_path / "r.db")]
-    )
-    assert ended == (2, "", f"{tmp_path}/p.jsonl:1: id: must be valid UTF-8 text\n")

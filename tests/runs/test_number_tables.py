@@ -68,7 +68,7 @@ def test_what_is_written_is_read_to_the_last_bit(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "statistics",
-    [{"entropy"}, {"scores.mean", "distance", 'a "b'}, {"sources.3.weight", "curve.0"}, {"layer"}, {"none"}],
+    [{"scores.mean", "distance", 'a "b'}, {"sources.3.weight", "curve.0"}, {"layer"}, {"none"}],
 )
 def test_some_statistics_are_read_without_the_others(store: Store, statistics: set[str]) -> None:
     shapes = [SHAPES[n % 4] for n in range(9)]

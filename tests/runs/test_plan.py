@@ -152,6 +152,7 @@ ERRORS = [
     ('{"sentence": 3}', ["sentence: must be text (got 3)"]),
     ('{"sentence": "\\ud800"}', ["sentence: must be valid UTF-8 text"]),
     ('{"sentence": " "}', ["sentence: must hold at least one token (got an empty text)"]),
+    ('{"sentence": "a", "id": "\\ud800"}', ["id: must be valid UTF-8 text"]),
     ('{"sentence": "a", "id": [1]}', ["id: must be text or a whole number (got [1])"]),
     ('["a"]', ['must be an object like {"sentence": "..."}']),
     ("{", ["is not valid JSON: Expecting property name enclosed in double quotes"]),

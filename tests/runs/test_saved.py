@@ -84,9 +84,9 @@ def test_what_was_written_keeps_its_lines() -> None:
     assert back.written == "a\n  b" and back.sentences == report.sentences and back.notes == ("A note.",)
 
 
-@pytest.mark.parametrize("path", sorted(LESSON_FILES.glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
-    reports = run_file(path)
+@pytest.mark.parametrize("name", ["simple", "sweep"])
+def test_a_batch_is_read_back_as_a_list_and_as_lines(name: str) -> None:
+    reports = run_file(LESSON_FILES / f"{name}.yaml")
     for view in ("json", "jsonl"):
         text = shown(view, reports, several=True)
         saved = parse_reports(text, "x.json")

@@ -12,7 +12,7 @@ import pytest
 
 from attncli.runs.connection import JOURNAL_NAME_MARK, connect_to_read
 from tests.conftest import Attn, in_turn
-from tests.runs.stores import write_batch
+from tests.runs.stores import run_lines, write_batch
 
 ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELECT x FROM e"
 
@@ -20,21 +20,17 @@ ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELEC
 @pytest.fixture(scope="module")
 def bytes_of_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Of a batch of two sentences with two settings."""
-    from attncli.cli import run
-
     folder = tmp_path_factory.mktemp("batch")
-    assert run([*write_batch(folder, 2), "-o", str(folder / "runs.db")]) == 0
+    run_lines([*write_batch(folder, 2), "-o", str(folder / "runs.db")])
     return (folder / "runs.db").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def bytes_of_survey(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Of the heads of the shipped model on two texts."""
-    from attncli.cli import run
-
     folder = tmp_path_factory.mktemp("survey")
     (folder / "texts.txt").write_text("the cat\nsat on the mat\n")
-    assert run(["heads", "--texts", str(folder / "texts.txt"), "-o", str(folder / "survey.db")]) == 0
+    run_lines(["heads", "--texts", str(folder / "texts.txt"), "-o", str(folder / "survey.db")])
     return (folder / "survey.db").read_bytes()
 
 

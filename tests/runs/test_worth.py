@@ -203,11 +203,8 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     ("door", "given", "spins"),
     [
         ("import attncli", {}, SPINS),
-        pytest.param("from attncli.cli import main", {}, SPINS, marks=pytest.mark.nightly),
         ("from attncli.cli import main", {SPINNING: "7"}, 7),
-        pytest.param(
-            "from attncli.cli import main", {"OMP_WAIT_POLICY": "passive"}, 0, marks=pytest.mark.nightly
-        ),
+        ("from attncli.cli import main", {"OMP_WAIT_POLICY": "passive"}, 0),
     ],
     ids=str,
 )
@@ -222,9 +219,7 @@ def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: 
     assert ended.stdout == f"{given.get(SPINNING)}\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [["show", "x.json"], ["results", "x.db"], ["self", "a b"], ["results", "--tidy", "x.db"]]
-)
+@pytest.mark.parametrize("arguments", [["show", "x.json"], ["self", "a b"]])
 def test_garbage_is_collected_while_a_command_runs(
     attn: Attn, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
