@@ -146,7 +146,9 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("shell", IN_SHELL)
+@pytest.mark.parametrize(
+    "shell", ["bash", *(pytest.param(shell, marks=pytest.mark.nightly) for shell in ("zsh", "fish"))]
+)
 def test_shells_complete_values_and_files(shell: str, folder: Path) -> None:
     executable = shutil.which(shell)
     if executable is None:

@@ -65,8 +65,8 @@ ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
 SMOLLM2 = [
     ["heads", LONG_FOR_SMOLLM2],
     ["why", ENGLISH],
-    ["generate", ENGLISH, "--max-new-tokens", "12"],
-    ["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")],
+    pytest.param(["generate", ENGLISH, "--max-new-tokens", "12"], marks=pytest.mark.nightly),
+    pytest.param(["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")], marks=pytest.mark.nightly),
 ]
 PARTS = [
     ("heads", ["heads", "--table"]),

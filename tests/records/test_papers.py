@@ -135,19 +135,3 @@ def test_info_cites_saved_reports(attn: Attn, tmp_path: Path) -> None:
     assert re.search(r"@software\{attn,\n.*\n.*\n.*\n?.*version = \{\d+\.\d+\.\d+\},\n\}\n$", ended.out)
     assert attn(["info", "cite", str(file), str(file)]).out == ended.out
     assert attn(["info", "cite", str(ROOT / "tests" / "releases" / "0.4.0.jsonl")]).code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["cite"], "info: cite needs saved reports: attn info cite report.json"),
-        (["cite", "nothing.json"], "nothing.json: no such file"),
-        (["plugins", "x.json"], "info: plugins takes no files (got x.json)"),
-        (
-            ["citation"],
-            "info: must be one of plugins, config-schema, report-schema, skill, cite (got citation)",
-        ),
-    ],
-)
-def test_what_info_cannot_do_is_one_line(words: list[str], line: str, attn: Attn) -> None:
-    assert attn(["info", *words]) == (2, "", f"{line}\n")

@@ -15,7 +15,7 @@ from attncli.runs.driver import Died
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, by_number, chunks_of
 from tests.conftest import Attn
-from tests.runs.stores import assert_same_figures, tidy, write_batch
+from tests.runs.stores import write_batch
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -71,16 +71,6 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
     died = results.pop(KILLER)
     assert isinstance(died, Died) and died.reason.endswith("workers ended while computing it")
     assert results == {i: i**2 for i in numbers if i != KILLER}
-
-
-@pytest.mark.nightly
-def test_what_a_cluster_computes_is_in_a_store(attn: Attn, scheduler: str, tmp_path: Path) -> None:
-    arguments = write_batch(tmp_path, 40)
-    stores = [tmp_path / "here.db", tmp_path / "there.db"]
-    assert attn([*arguments, "-o", str(stores[0])]).code == 0
-    ended = attn([*arguments, "-o", str(stores[1]), "--scheduler", scheduler])
-    assert ended.code == 0 and "has 80 of 80 runs" in ended.err
-    assert_same_figures(tidy(stores[1]), tidy(stores[0]))
 
 
 def test_nobody_there_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,9 @@ def test_every_row_is_kept_with_its_place() -> None:
     assert found[StoredColumn("received_mass", None, 0, 2, 4)] == keys[2, 0, 4]
 
 
-@pytest.mark.parametrize("experiment", ["self", "multihead", "average"])
-@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    ("experiment", "rows"), [("self", True), ("multihead", False), ("multihead", True), ("average", False)]
+)
 def test_values_of_texts_that_ran_together_are_those_of_their_reports(experiment: str, rows: bool) -> None:
     """To the last bit; without reports they are taken from the arrays of all texts."""
     texts = ["a b c", "c d e", "x y z", "one", "q r s", "c d e f g h i"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.features.attention.settings import DETAILS, POSITIONS, VARIANTS
+from attncli.features.attention.settings import POSITIONS
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import Given, build_spec
@@ -75,11 +75,6 @@ def test_everything_else_goes_together(experiment: str) -> None:
     assert not errors_of(
         experiment, **{key: value for key, value in own.items() if key != "sink"}, differential=True
     )
-
-
-def test_every_detail_belongs_to_a_variant() -> None:
-    fields = SPECS["multihead"].model_fields
-    assert {*DETAILS, *VARIANTS} <= fields.keys() and set(DETAILS.values()) <= set(VARIANTS)
 
 
 def test_resolved_variants_can_be_run_again(tmp_path: Path) -> None:

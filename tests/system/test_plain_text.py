@@ -17,6 +17,7 @@ from attncli.system.plain_text import (
     readable_tokens,
     whole_number,
 )
+from tests.conftest import in_turn
 
 PACKAGE = Path(__file__).parents[2] / "attncli"
 GOLDEN = Path(__file__).parents[1] / "views" / "tables" / "golden"
@@ -122,8 +123,12 @@ def test_every_format_character_of_unicode_is_covered() -> None:
     assert [c for c in left if plain_text(c) == c] == []
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
-@pytest.mark.parametrize("golden", ["multihead-explained-160", "scale-demo-80", "pitfalls-80", "norm-80"])
+@pytest.mark.parametrize(
+    ("golden", "encoding"),
+    in_turn(
+        ["multihead-explained-160", "scale-demo-80", "pitfalls-80", "norm-80"], ["cp1252", "cp437", "ascii"]
+    ),
+)
 def test_a_console_without_our_characters_has_like_ones(encoding: str, golden: str) -> None:
     """Missing characters are replaced without escapes, and table lines keep their length."""
     text = (GOLDEN / f"{golden}.txt").read_text(encoding="utf-8")
