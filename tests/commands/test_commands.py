@@ -18,26 +18,14 @@ import pytest
 import yaml
 
 import attncli
-from attncli.cli import COMMAND_GROUPS, COMMANDS, UNLISTED, run
+from attncli.cli import COMMAND_GROUPS, COMMANDS, run
 from attncli.system.plain_text import LEGIBLE
 from attncli.views import VIEWS, Display, load_view
 from tests.conftest import Attn, in_turn
 from tests.forked import run_attn
-from tests.running import LESSON_FILES, ROOT
+from tests.running import ROOT
 
 ATTN = [sys.executable, "-m", "attncli"]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) -> None:
-    overview, ended = attn(["--help"]), attn([name, "--help"])
-    assert (ended.code, ended.err) == (0, "")
-    if COMMANDS[name].group == UNLISTED:
-        assert f"attn {name} has" in overview.out
-    else:
-        assert f"  {name} " in overview.out and COMMANDS[name].summary in overview.out
-    assert f"attn {name}" in ended.out
-    assert ended.out.index("Examples:") < ended.out.index("Options:")
 
 
 def test_the_first_help_has_every_command_in_its_group_on_one_screen(attn: Attn) -> None:
@@ -117,9 +105,6 @@ def test_a_config_for_another_command_is_refused(attn: Attn) -> None:
     example = str(ROOT / "configs" / "example.yaml")
     ended = attn(["norm", "--config", example])
     assert ended.code == 2 and "experiment: must be norm for this command (got self)" in ended.err
-    lesson = str(LESSON_FILES / "causal.yaml")
-    ended = attn(["self", "--config", lesson])
-    assert ended.code == 2 and f"attn batch {lesson}" in ended.err
 
 
 def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ COMPLETED = {
     "self --show weights,r": ["weights,rows"],
     "heads --model models/": ["models/broken", "models/gpt2", "models/nested"],
     "heads --model models/n": ["models/nested"],
+    "self --no-qk-n": ["--no-qk-norm"],
     "self --model models/gpt2 --head ": ["0:0", "1:0"],
     "self --model models/gpt2 --head 1 :": ["0"],
     "self --model models/gpt2 --head 1 : --proj": ["--projection"],

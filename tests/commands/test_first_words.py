@@ -26,12 +26,6 @@ def tokens(out: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("command", ["average", "cross", "heads"])
-def test_a_text_needs_no_flag(attn: Attn, command: str) -> None:
-    ended = attn([command, "cabba", "--format", "json"])
-    assert ended.code == 0 and "".join(tokens(ended.out)) in ("cabba", "<bos>cabba")
-
-
 def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
     command = ["self", "--format", "json"]
     piped = run_attn(command, given="the dog sleeps\n")

@@ -16,57 +16,38 @@ TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
     ([], 0),
     (["--help"], 0),
     (["--version"], 0),
-    (["self", "--help"], 0),
     (["self", "--show-config"], 0),
     (["info"], 0),
     (["info", "config-schema"], 0),
-    (["nonsense"], 2),
     (["self", "--nonsense"], 2),
-    (["self", "--head-dim", "0"], 2),
     (["self", "--head-dim", "1", "--head-dim", "2"], 2),
-    (["self", "--sentence", ""], 2),
     (["self", "--sentence", "..."], 2),
     (["self", "--file", "/nonexistent"], 2),
     (["self", "--config", "/nonexistent"], 2),
     (["self", "--num-tokens", "100000000000"], 2),
-    (["batch", "/nonexistent"], 2),
     (["lesson"], 0),
     (["lesson", "1"], 0),
-    (["lesson", "99"], 2),
-    (["show", "--help"], 0),
     (["show", "/nonexistent"], 2),
     (["show", "/nonexistent.npz"], 2),
     (["self", "-o", "/nonexistent/x.png"], 2),
-    (["batch", "--help"], 0),
     (["batch", "configs/sweep.yaml", "--dry-run"], 0),
     (["batch", "configs/sweep.yaml", "--file", "README.md", "-o", "/tmp/none.db", "--dry-run"], 0),
     (["batch", "configs/sweep.yaml", "--set", "embed_dim=3"], 2),
     (["batch", "configs/sweep.yaml", "--expect", "nonsense"], 2),
-    (["batch", "configs/sweep.yaml", "--file", "/nonexistent"], 2),
     (["batch", "configs/sweep.yaml", "-o", "README.md.db", "--format", "csv"], 2),
-    (["results", "--help"], 0),
     (["results", "README.md"], 2),
     (["results", "README.md", "--tidy", "-o", "/tmp/tidy.csv"], 2),
     (["watch", "no-such-run-*"], 2),
     (["heads", "--help"], 0),
-    (["heads", "--show-config"], 0),
-    (["heads", "--model", "/nonexistent"], 2),
     (["heads", "--model", str(ROOT / "configs")], 2),
     (["heads", "--sort", "nonsense"], 2),
     (["cache", "--budget", "1", "abc"], 2),
     (["heads", "--texts", "tests/features/cache/kvpress_kept_keys.json"], 2),
-    (["serve", "--help"], 0),
     (["serve", "--port", "70000"], 2),
-    (["serve", "--model", "/nonexistent"], 2),
-    (["diff", "--help"], 0),
-    (["diff", "self"], 2),
     (["diff", "self", "nonsense"], 2),
     (["diff", "/nonexistent.json", "self"], 2),
     (["diff", "self", "--set", "embed_dim=0"], 2),
-    (["browse", "--help"], 0),
     (["browse"], 2),
-    (["browse", "--nonsense"], 2),
-    (["self", "--model", str(ROOT / "configs")], 2),
     (["self", "--model", str(ROOT / "configs"), "--embed-dim", "8"], 2),
     (["self", "--embedding", "previous"], 2),
     (
@@ -106,31 +87,17 @@ def test_help_and_version_import_little(arguments: list[str], late: set[str]) ->
     assert done.returncode == 0, done.stderr
 
 
-def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
+def test_completion_leaves_torch_unimported() -> None:
     script = (
         "import sys\n"
         "from attncli.cli import run\n"
         "try:\n    run([])\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules\n"
     )
-    # Flags are completed whether everyday help has them or not.
-    flags = ["--projection", "--qk-norm", "--no-qk-norm"]
-    values, heads = ["linear", "uniform", "none"], [f"1:{head}" for head in range(4)]
-    for words, found in (
-        ("attn self --projection ", values),
-        ("attn why --head 1:", heads),
-        ("attn self --", flags),
-    ):
-        environment = {
-            **os.environ,
-            "_ATTN_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split(" ")) - 1),
-        }
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-        completed = done.stdout.split()
-        assert completed == found if found is not flags else {*flags} <= {*completed}, done
-        assert not {"--projection-order", "--qk-norm-eps", "--layer"} & {*completed}
+    words = {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn why --head 1:", "COMP_CWORD": "3"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | words)
+    assert done.stdout.split() == [f"1:{head}" for head in range(4)], done.stderr
 
 
 def test_toy_experiments_need_no_transformers() -> None:

@@ -157,7 +157,7 @@ def test_equal_lines_are_one_run_wherever_they_stand(attn: Attn, tmp_path: Path)
     store, lines = tmp_path / "runs.db", [f"{i} b c" for i in range(300)]
     ended = attn(batch(tmp_path, [*lines, *lines, "0 b c"]))
     assert ended.err.startswith(f"{store} has 300 of 300 runs, 300 done now") and "there" not in ended.err
-    again = attn([*batch(tmp_path, [*lines, "new", *lines]), "--workers", "2"])
+    again = attn(batch(tmp_path, [*lines, "new", *lines]))
     assert (
         again.err.startswith(f"{store} has 301 of 301 runs, 1 done now")
         and "300 were already stored" in again.err

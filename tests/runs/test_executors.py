@@ -40,7 +40,7 @@ def wait_until(condition, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_workers_give_every_result_once(workers: int) -> None:
     results = by_number(run_workers(chunk_work.squares, chunks_of(101, 7), workers))
     assert results == {i: i**2 for i in range(101)}
@@ -181,7 +181,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
+    ("stop", "status"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGTERM, -15, marks=pytest.mark.nightly),
+    ],
 )
 def test_workers_end_with_their_driver(stop: signal.Signals, status: int, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

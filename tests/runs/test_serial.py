@@ -95,7 +95,7 @@ def mixed_plan(folder: Path, prompts: PromptFile) -> Plan:
 SENTENCES = ("a b", "a b c", "d a", "b", "c a b", "b a", "a d", "c c c", "b c")
 
 
-@pytest.mark.parametrize("num_together", [1, 2, 7, 500])
+@pytest.mark.parametrize("num_together", [2, 500])
 def test_jobs_together_are_what_each_is_alone_in_the_order_of_the_plan(
     tmp_path: Path, num_together: int
 ) -> None:

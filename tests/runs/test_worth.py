@@ -26,7 +26,7 @@ from attncli.models.pretrained import Pretrained
 from attncli.runs import driver as workers
 from attncli.runs import work as worth
 from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
-from attncli.runs.driver import Driver
+from attncli.runs.driver import ChunkRunner, Driver, run_here
 from attncli.runs.jobs import Job
 from attncli.runs.plan import PromptFile, make_plan
 from attncli.runs.report_values import Expectations
@@ -43,7 +43,7 @@ from attncli.settings.fields import Given
 from attncli.system.platforms import usable_cores
 from tests.checkpoints import package_folder
 from tests.conftest import Attn
-from tests.runs.stores import assert_same_figures, tidy, write_batch
+from tests.runs.stores import done_runs, write_batch
 from tools.tiny_architectures import ARCHITECTURES
 
 GB = 10**9
@@ -154,20 +154,23 @@ def test_what_is_shown_together_fits_into_memory() -> None:
     assert num_together(WorkLeft(20, 100.0, 0)) == num_together(WorkLeft(1, 0.1, GB)) == 1
 
 
-@pytest.mark.parametrize(("seconds_a_run", "num_started"), [(1e-6, 0), (10.0, 2)])
-def test_a_batch_as_typed_starts_workers_where_they_are_worth_it(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_run: float, num_started: int
+@pytest.mark.parametrize(("seconds_a_run", "expected"), [(1e-6, []), (10.0, [2])])
+def test_a_batch_starts_workers_where_they_are_worth_it(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_run: float, expected: list[int]
 ) -> None:
-    arguments = write_batch(tmp_path, 20)
-    assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
+    """Real workers are in tests/runs/test_survival.py."""
     started = []
-    make = workers.Worker
-    monkeypatch.setattr(workers, "Worker", lambda *about: started.append(about) or make(*about))
-    monkeypatch.setattr(worth, "SECONDS_A_RUN", seconds_a_run)
+
+    def run_with(chunks: Iterator[Chunk], work: ChunkRunner, *, workers: int) -> Iterator[Any]:
+        started.append(workers)
+        return run_here(chunks, work)
+
+    monkeypatch.setattr(kept, "run_in_workers", run_with)
     monkeypatch.setattr(kept, "usable_cores", lambda: 2)
-    assert attn([*arguments, "-o", str(tmp_path / "found.db")]).code == 0
-    assert len(started) == num_started
-    assert_same_figures(tidy(tmp_path / "found.db"), tidy(tmp_path / "expected.db"))
+    monkeypatch.setattr(worth, "SECONDS_A_RUN", seconds_a_run)
+    store = tmp_path / "runs.db"
+    assert attn([*write_batch(tmp_path, 20), "-o", str(store)]).code == 0
+    assert started == expected and len(done_runs(store)) == 40
 
 
 def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +258,11 @@ class EmptyStore:
         """Keeps nothing."""
 
 
-def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> list[int]:
-    """How many of 5,000 sentences each chunk has, where every run takes that long."""
-    write_batch(folder, 5_000, "experiment: self\nembed_dim: 4\n")
+def sizes_of_chunks(
+    folder: Path, seconds_a_run: float, *, num_runs: int = 5_000, **options: float
+) -> list[int]:
+    """The number of sentences in each chunk, where every run takes this long."""
+    write_batch(folder, num_runs, "experiment: self\nembed_dim: 4\n")
     sizes = []
 
     def executor(chunks: Iterable[Chunk], work: object) -> Iterator[tuple[Chunk, ChunkResult]]:
@@ -273,7 +278,7 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             make_plan([folder / "sweep.yaml"], {}, prompts),
             NoKeys(),
             EmptyStore(),
-            num_runs=5_000,
+            num_runs=num_runs,
             num_done_before=0,
             expectations=Expectations([]),
             fail_fast=False,
@@ -282,7 +287,7 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             **options,
         )
         driver.run(executor)
-    assert sum(sizes) == 5_000
+    assert sum(sizes) == num_runs
     return sizes
 
 
@@ -295,7 +300,7 @@ def test_chunks_grow_to_a_second_and_shrink_towards_the_end(tmp_path: Path) -> N
 
 
 def test_chunks_of_texts_through_a_model_take_longer(tmp_path: Path) -> None:
-    sizes = sizes_of_chunks(tmp_path, 0.02, seconds_a_job=0.02, seconds_a_chunk=4.0)
+    sizes = sizes_of_chunks(tmp_path, 0.02, num_runs=1_000, seconds_a_job=0.02, seconds_a_chunk=4.0)
     assert sizes[:3] == [50, 200, 200]
 
 
@@ -320,7 +325,7 @@ def test_loading_a_model_is_no_part_of_what_a_run_takes(
 
 
 def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path) -> None:
-    sizes = sizes_of_chunks(tmp_path, 2.0, num_workers=2, seconds_a_job=1e-6)
+    sizes = sizes_of_chunks(tmp_path, 2.0, num_runs=1_100, num_workers=2, seconds_a_job=1e-6)
     assert sizes[0] == 256 and set(sizes[1:]) == {1}
     sizes = sizes_of_chunks(tmp_path, 1e-4, num_workers=2, seconds_a_job=100.0)
     assert sizes[:6] == [1, 4, 16, 64, 256, 1024]
