@@ -78,7 +78,7 @@ def test_a_second_value_of_a_flag_is_refused_before_anything_is_written(
     assert once == twice and once.code == 0
 
 
-def test_several_bad_flags_are_told_at_once(attn: Attn) -> None:
+def test_several_bad_flags_are_reported_together(attn: Attn) -> None:
     assert len(attn(["self", "--head-dim", "0", "--seed", "-1", "--top-k", "x"]).err.splitlines()) == 3
 
 
@@ -107,7 +107,7 @@ def test_a_config_for_another_command_is_refused(attn: Attn) -> None:
     assert ended.code == 2 and "experiment: must be norm for this command (got self)" in ended.err
 
 
-def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Path) -> None:
+def test_batch_prints_each_report_and_names_failed_runs(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(
         "steps: [{experiment: norm}, {experiment: self, scale: 1e38}, {experiment: norm, seed: 1}]"
@@ -120,7 +120,7 @@ def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("num_failing", "kept"), [(21, True), (22, False), (40, True)])
-def test_of_many_failed_runs_the_first_lines_are_shown(
+def test_only_the_first_of_many_failed_runs_are_shown(
     attn: Attn, tmp_path: Path, num_failing: int, kept: bool
 ) -> None:
     path, store = tmp_path / "x.yaml", tmp_path / "x.db"
@@ -153,7 +153,7 @@ def test_output_files_appear_whole_with_the_view_of_their_suffix(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failed_run_leaves_the_old_file_alone(attn: Attn, tmp_path: Path) -> None:
+def test_a_failed_run_leaves_the_old_file_unchanged(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("old")
     assert attn(["self", "--scale", "1e38", "-o", str(path)]).code == 1
@@ -216,7 +216,7 @@ def test_open_pipes_are_written_and_standard_output_has_two_names(attn: Attn, tm
     assert attn(["batch", str(tmp_path / "norm.yaml"), "-o", "-"]).out.startswith("norm")
 
 
-def test_nothing_is_written_over_what_is_read(attn: Attn, tmp_path: Path) -> None:
+def test_inputs_are_never_overwritten(attn: Attn, tmp_path: Path) -> None:
     texts, config, store, link = (tmp_path / name for name in ("t.csv", "c.yaml", "runs.db", "link.csv"))
     texts.write_text("sentence\nthe cat walks\n")
     config.write_text("experiment: self\n")
@@ -247,7 +247,7 @@ def test_nothing_is_written_over_what_is_read(attn: Attn, tmp_path: Path) -> Non
         ["diff", "self", "--set", "causal=true", "-o", "/proc/x.html"],
     ],
 )
-def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> None:
+def test_output_that_cannot_be_written_is_exit_code_4(attn: Attn, command: list[str]) -> None:
     ended = attn(command)
     assert ended.code == 4 and ended.err.startswith(f"-o {command[-1]}: cannot be written: "), ended.err
     assert ended.err.count("\n") == 1
@@ -265,7 +265,7 @@ def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> Non
     ],
     ids=" ".join,
 )
-def test_a_name_that_cannot_be_looked_for_is_no_failure_to_write(
+def test_a_name_that_is_too_long_is_an_error_in_the_input(
     attn: Attn, tmp_path: Path, command: list[str]
 ) -> None:
     name = "x" * 300
@@ -306,7 +306,7 @@ def test_colour_is_decided_in_order(
     assert ("\x1b[" in attn(["self", *arguments]).out) is coloured
 
 
-def test_lines_that_no_terminal_shows_end_without_blanks(attn: Attn, tmp_path: Path) -> None:
+def test_lines_in_files_and_pipes_have_no_trailing_spaces(attn: Attn, tmp_path: Path) -> None:
     """In a pipe and in a file, drawn and as numbers; what is written is the same otherwise."""
     for flags in ([], ["--format", "heatmap"], ["--show", "all"], ["--explain"]):
         out = attn(["self", "a b c d", *flags]).out
@@ -339,7 +339,7 @@ def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_conditions_decide_where_a_reader_has_gone() -> None:
+def test_conditions_set_the_exit_code_after_the_reader_left() -> None:
     ended = run_attn(["heads", "hat=", "--expect", "entropy < 0.0001"], read=0)
     assert ended.code == 1 and ended.err.startswith("expected entropy < 0.0001: got ")
 
@@ -428,7 +428,7 @@ def test_a_colour_variable_colours_no_file(
         ("--help | true", 0, ""),
     ],
 )
-def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str) -> None:
+def test_closed_streams_end_quietly(command: str, code: int, message: str) -> None:
     line = f"{shlex.quote(sys.executable)} -m attncli {command}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (code, message)
@@ -453,7 +453,7 @@ def test_data_is_utf_8_whatever_a_console_writes(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_what_ends_it_leaves_no_unfinished_file(tmp_path: Path, asked: signal.Signals, code: int) -> None:
+def test_a_signal_leaves_no_unfinished_file(tmp_path: Path, asked: signal.Signals, code: int) -> None:
     path = tmp_path / "x.csv"
     process = subprocess.Popen([*ATTN, "self", "--num-tokens", "2000", "-o", str(path)])
     while not list(tmp_path.glob(".x.csv.*")):
@@ -464,7 +464,7 @@ def test_what_ends_it_leaves_no_unfinished_file(tmp_path: Path, asked: signal.Si
 
 
 @pytest.mark.parametrize(("signal_name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_where_python_drops_what_is_raised_is_not_lost(signal_name: str, code: int) -> None:
+def test_a_signal_is_not_lost_where_python_drops_exceptions(signal_name: str, code: int) -> None:
     program = f"""
 import signal, time, weakref
 from attncli import cli
@@ -485,7 +485,7 @@ cli.main()
     assert (done.returncode, done.stderr) == (code, "")
 
 
-def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     from attncli.commands import output
 
     def broken(self: object, reports: object) -> None:

@@ -75,7 +75,7 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize("line", COMPLETED)
-def test_a_value_is_completed_where_it_is_known(
+def test_known_values_are_completed(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["attn", *line.split(" ")]
@@ -96,7 +96,7 @@ def test_a_value_is_completed_where_it_is_known(
         ("zsh", {"_TYPER_COMPLETE_ARGS": "attn slef "}),
     ],
 )
-def test_a_line_that_is_wrong_is_completed_by_nothing(
+def test_an_invalid_line_is_not_completed(
     shell: str, words: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No message either: it would stand in the line that is typed."""

@@ -49,7 +49,7 @@ def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) 
 
 
 @pytest.mark.parametrize(("arguments", "line"), FIRST_LINES)
-def test_a_line_stands_there_before_torch_is_imported(
+def test_the_first_line_appears_before_torch_is_imported(
     arguments: list[str], line: str, tmp_path: Path
 ) -> None:
     """A torch that says when it is imported, and ends the program, stands in the folder where it runs."""
@@ -102,7 +102,7 @@ def test_seconds_are_counted_whatever_becomes_of_standard_error(monkeypatch: pyt
     assert shown.startswith(f"{CLEAR}reading a model{CLEAR}reading a model, 0 s")
 
 
-def test_first_words_say_what_is_read(tmp_path: Path) -> None:
+def test_the_first_line_names_the_models_and_their_sizes(tmp_path: Path) -> None:
     assert first_words([None, None]) == "starting torch"
     (tmp_path / "model.safetensors").write_bytes(bytes(1500))
     (tmp_path / "other.safetensors").write_bytes(bytes(1500))

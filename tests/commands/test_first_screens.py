@@ -181,7 +181,7 @@ def test_a_first_screen_fits_its_terminal(
 
 @pytest.mark.parametrize(("colours", "columns", "lines"), SCREENS)
 @pytest.mark.parametrize("arguments", [[], ["lesson"]], ids=["attn", "lesson"])
-def test_what_shows_no_report_fits(
+def test_screens_without_a_report_fit(
     arguments: list[str], colours: str, columns: int, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_colours(colours, monkeypatch)
@@ -192,7 +192,7 @@ def test_what_shows_no_report_fits(
 
 @pytest.mark.usefixtures("colours")
 @pytest.mark.parametrize(("name", "arguments"), PARTS, ids=[" ".join(words)[:40] for _, words in PARTS])
-def test_what_is_longer_than_a_screen_ends_in_what_to_type_next(
+def test_longer_output_ends_with_next_steps(
     name: str, arguments: list[str], made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(made)
@@ -221,7 +221,7 @@ def assert_a_report_fits(arguments: list[str], saved: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("arguments", SHIPPED, ids=lambda words: " ".join(words)[:40])
-def test_those_of_the_shipped_model_fit(
+def test_first_screens_of_the_shipped_model_fit(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_a_report_fits(arguments, tmp_path / "report.json", monkeypatch)
@@ -231,7 +231,7 @@ def test_those_of_the_shipped_model_fit(
 
 
 @pytest.mark.parametrize("arguments", SMOLLM2, ids=words_of)
-def test_those_of_a_model_of_270_heads_fit(
+def test_first_screens_of_a_model_of_270_heads_fit(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_model = [arguments[0], "--model", str(smollm2()), *arguments[1:]]

@@ -43,9 +43,7 @@ def test_everyday_help_is_one_screen(attn: Attn, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "flags"), [("cache", {"--texts", "--text-group"}), ("why", {"--context"})])
-def test_what_a_command_refuses_is_not_in_its_help_and_is_told(
-    attn: Attn, name: str, flags: set[str]
-) -> None:
+def test_flags_that_a_command_refuses_are_not_in_its_help(attn: Attn, name: str, flags: set[str]) -> None:
     for flag in flags - {"--text-group"}:
         ended = attn([name, "to be or", flag, __file__])
         assert ended.code == 2 and ended.err.startswith(f"{flag}: is ")
@@ -99,7 +97,7 @@ def test_a_head_is_named_as_layer_and_head(attn: Attn, tmp_path: Path) -> None:
         assert weights(over.out)[:2] == (0, 3)  # type: ignore[index]
 
 
-def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
+def test_two_different_layers_are_refused(attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"experiment: self\nsentence: abc\nmodel: {MODEL}\nlayer: 0\nhead: 1:2\n")
     ended = attn(["self", "--config", str(file)])
@@ -107,7 +105,7 @@ def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
     assert "head: must match the setting layer (got 1:2)" in ended.err
 
 
-def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None:
+def test_a_note_explains_weights_of_zero_on_later_tokens(attn: Attn) -> None:
     """A causal model looks at earlier tokens alone, and the other way round there is something to see."""
     out = " ".join(attn(["heads", "ab", "--from", "a", "--to", "b"]).out.split())
     assert "Every weight is 0: a stands before b, and this model never looks ahead." in out
@@ -118,7 +116,7 @@ def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None
 
 
 @pytest.mark.parametrize("command", ["why", "generate"])
-def test_the_strongest_head_is_what_to_look_at_next(attn: Attn, command: str) -> None:
+def test_the_next_step_names_the_strongest_head(attn: Attn, command: str) -> None:
     (report,) = [json.loads(attn([command, "abcabc", "--format", "json"]).out)]
     head = "{layer}:{head}".format(**report["statistics"]["heads"][0])
     assert f"Next, with attn {command}: --model FOLDER | --head {head} | " in attn([command, "abcabc"]).out

@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def test_a_forecast_rests_on_several_passes_of_the_same_kind(clock: Clock) -> None:
+def test_a_forecast_needs_several_passes_of_the_same_kind(clock: Clock) -> None:
     """A reading that was thought cheap is no measure of the many runs that follow it."""
     line = ProgressLine()
     line.stage(Stage("reading", 0.0, 0.01))
@@ -61,7 +61,7 @@ def test_a_forecast_rests_on_several_passes_of_the_same_kind(clock: Clock) -> No
     assert "min" not in clock.said
 
 
-def test_a_stage_that_is_cheap_says_nothing_of_what_is_left(clock: Clock) -> None:
+def test_a_cheap_stage_gives_no_forecast(clock: Clock) -> None:
     line = ProgressLine()
     line.if_long("less takes less")
     for number in range(30):
@@ -74,7 +74,7 @@ def test_a_stage_that_is_cheap_says_nothing_of_what_is_left(clock: Clock) -> Non
     )
 
 
-def test_the_line_that_stays_waits_for_a_steady_forecast(clock: Clock) -> None:
+def test_the_permanent_line_waits_for_a_steady_forecast(clock: Clock) -> None:
     """Three minutes that look like nineteen at first, and ten that are ten."""
     line = ProgressLine()
     line.if_long("less takes less")
@@ -118,7 +118,7 @@ def test_runs_whose_number_is_not_known_have_no_time_left(clock: Clock) -> None:
         assert ("left" in clock.last) == (run == 0)
 
 
-def test_nothing_is_drawn_over_text_that_is_being_written(clock: Clock) -> None:
+def test_progress_does_not_overwrite_generated_text(clock: Clock) -> None:
     line = ProgressLine()
     clock.now += 5
     line.write("The answer")
@@ -137,7 +137,7 @@ def test_a_rate_has_two_digits_where_it_is_slow(rate: float, text: str) -> None:
     assert output.readable_rate(rate) == text
 
 
-def test_shares_are_of_what_is_known_of_the_cost_and_never_fall() -> None:
+def test_shares_follow_the_known_cost_and_never_fall() -> None:
     told: list[Stage] = []
     work = Work(told.append, 10.0)
     work.begin("reading", 2.0)

@@ -47,7 +47,7 @@ def test_parts_of_killed_runs_are_removed(attn: Attn, tmp_path: Path) -> None:
     assert other.read_text() == "of somebody"
 
 
-def test_two_that_write_one_file_have_parts_of_their_own(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_have_separate_parts(tmp_path: Path) -> None:
     """As processes of two machines do that have the same number."""
     path = tmp_path / "x.txt"
     with written_stream(path, VIEWS["table"]) as first:

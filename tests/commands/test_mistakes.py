@@ -195,7 +195,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("line", "message"), MISTAKES)
-def test_a_mistake_is_answered_with_what_would_work(attn: Attn, line: str, message: str) -> None:
+def test_a_mistake_is_one_line_with_a_correction(attn: Attn, line: str, message: str) -> None:
     assert attn(shlex.split(line)) == (2, "", f"{message}\n")
 
 
@@ -295,7 +295,7 @@ NOT_DOWNLOADED = (
 
 
 @pytest.mark.nightly
-def test_a_hub_that_does_not_answer_is_asked_once() -> None:
+def test_an_unreachable_hub_is_contacted_once() -> None:
     """Nothing listens at port 9; transformers alone would ask for each file again and again, for a minute."""
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-m", "attncli", *OF_A_HUB]
@@ -304,7 +304,7 @@ def test_a_hub_that_does_not_answer_is_asked_once() -> None:
     assert done.stderr == NOT_DOWNLOADED.format("http://127.0.0.1:9 does not answer")
 
 
-def test_a_hub_is_not_asked_offline(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_not_contacted_offline(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its library reads HF_HUB_OFFLINE once, as it is imported."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert attn(OF_A_HUB) == (2, "", NOT_DOWNLOADED.format("HF_HUB_OFFLINE is set"))
@@ -332,7 +332,7 @@ def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None
         ("heads --relations {file}", ("conllu",), '--relations: needs: pip install "attncli[models]"'),
     ],
 )
-def test_a_missing_extra_is_said_before_a_model_is_read(
+def test_a_missing_extra_is_reported_before_a_model_is_read(
     line: str,
     packages: tuple[str, ...],
     message: str,
@@ -366,7 +366,7 @@ def _unread(*_: object, **__: object) -> NoReturn:
          "--show: this report holds no weights: --maps self shows the weights of a text"),
     ],
 )  # fmt: skip
-def test_what_files_and_settings_decide_is_said_before_a_model_is_read(
+def test_errors_in_files_and_settings_are_reported_before_a_model_is_read(
     arguments: list[str], message: str, attn: Attn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, content in {

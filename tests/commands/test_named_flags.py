@@ -62,7 +62,7 @@ def offered() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "step"), sorted({*offered()}))
-def test_what_to_type_next_is_taken(name: str, step: str) -> None:
+def test_suggested_next_steps_are_valid_command_lines(name: str, step: str) -> None:
     files = {"diff": ["a.json", "b.json"], "results": ["a.db"], "show": ["a.json"], "watch": ["a.db"]}
     parse(name, [*files.get(name, []), *shlex.split(step)])
 

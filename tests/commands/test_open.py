@@ -45,7 +45,7 @@ def test_a_browser_that_does_not_start_leaves_the_file(saved: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["-o", "-", "--format", "html"], ["-o", "y.csv"]])
 @pytest.mark.parametrize("command", [["self"], ["batch", "missing.yaml"]])
-def test_what_no_browser_shows_is_refused(
+def test_formats_that_no_browser_shows_are_refused(
     attn: Attn, saved: Path, command: list[str], arguments: list[str]
 ) -> None:
     message = "--open: needs -o with a html, png, svg or pdf file, such as -o page.html\n"

@@ -11,7 +11,7 @@ from tests.running import ROOT
 SKILL = (ROOT / "attncli" / "data" / "SKILL.md").read_text()
 
 
-def test_it_is_printed_as_it_is(attn: Attn) -> None:
+def test_the_skill_is_printed_unchanged(attn: Attn) -> None:
     assert attn(["info", "skill"]) == (0, SKILL, "")
 
 
@@ -28,7 +28,7 @@ def test_every_command_and_flag_that_it_names_exists(attn: Attn) -> None:
     assert flags <= {*re.findall(r"--[a-z-]+", helped), "--help", "--help-all"}
 
 
-def test_the_page_for_changing_attn_names_what_exists() -> None:
+def test_files_named_in_agents_md_exist() -> None:
     page = (ROOT / "AGENTS.md").read_text()
     lines = re.findall(r"^(?:python|\.venv/bin/pytest|UPDATE_GOLDEN|make) .*$", page, re.MULTILINE)
     named = [

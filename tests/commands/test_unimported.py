@@ -114,7 +114,7 @@ def test_toy_experiments_need_no_transformers() -> None:
 
 
 @pytest.mark.nightly
-def test_a_kept_survey_is_shown_without_transformers(attn: Attn, tmp_path: Path) -> None:
+def test_a_stored_survey_is_shown_without_transformers(attn: Attn, tmp_path: Path) -> None:
     """And what a worker sends back names nothing that would import torch."""
     texts, store = tmp_path / "texts.txt", str(tmp_path / "kept.db")
     texts.write_text("the cat saw the cat\nthe dog saw the dog\n")

@@ -102,7 +102,7 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "none"])
-def test_an_explanation_goes_on_with_enter(explained: Path, colour: bool) -> None:
+def test_enter_continues_an_explanation(explained: Path, colour: bool) -> None:
     steps = json.loads(explained.read_text())["steps"]
     whole = ""
     with terminal(
@@ -131,7 +131,7 @@ def test_an_explanation_goes_on_with_enter(explained: Path, colour: bool) -> Non
     [("q", 0), ("\x04", 0), ("\x03", 130), (signal.SIGTERM, 143)],
     ids=["q", "eof", "ctrl-c", "terminate"],
 )
-def test_it_ends_at_once_and_leaves_the_terminal_as_it_was(
+def test_it_ends_at_once_and_restores_the_terminal(
     explained: Path, end: str | signal.Signals, code: int
 ) -> None:
     with terminal(["show", explained.name], explained.parent) as seen:
@@ -141,7 +141,7 @@ def test_it_ends_at_once_and_leaves_the_terminal_as_it_was(
         assert seen.code() == code and seen.is_as_before()
 
 
-def test_what_is_typed_after_q_is_for_the_shell(explained: Path) -> None:
+def test_keys_after_q_are_left_for_the_shell(explained: Path) -> None:
     with terminal(["show", explained.name], explained.parent) as seen:
         assert seen.read()
         seen.press("qattn lesson 2\n")
@@ -162,7 +162,7 @@ def test_keys_pressed_before_the_first_prompt_skip_no_step(explained: Path) -> N
         seen.close()
 
 
-def test_single_keys_go_on_and_back(explained: Path) -> None:
+def test_single_keys_move_forward_and_back(explained: Path) -> None:
     keys = zip(["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"], 2 * ["b", "\x1b[A", "\x1b[5~"], strict=True)
     with terminal(["show", explained.name], explained.parent) as seen:
         assert seen.read() and "1 of 8" in seen.screen and "b: back" not in seen.screen
@@ -192,7 +192,7 @@ def test_a_number_goes_to_that_step(explained: Path) -> None:
         typed("5\x7f3\n", "══ 3 of 8: ")
 
 
-def test_it_stops_and_goes_on(explained: Path) -> None:
+def test_ctrl_z_and_fg_restore_the_terminal(explained: Path) -> None:
     """Ctrl-Z gives the shell its terminal back; fg asks again, by single keys."""
     shell = Terminal(["bash", "--norc", "--noprofile", "-i"], explained.parent, PS1="ready> ")
     try:
@@ -214,7 +214,7 @@ def test_it_stops_and_goes_on(explained: Path) -> None:
         shell.close()
 
 
-def test_a_lesson_runs_each_command_when_its_turn_comes(tmp_path: Path) -> None:
+def test_a_lesson_runs_each_command_when_the_reader_reaches_it(tmp_path: Path) -> None:
     with terminal(["lesson", "1"], tmp_path) as seen:
         assert seen.read() and seen.screen.endswith(
             "\n$ attn show lessons/bat-cave.json\nEnter: 2 of 5, run it; 1-5: page, q: quit "

@@ -155,7 +155,7 @@ def test_heads_are_texts_and_pairs(heads: Any, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("head", ["", "0", "0:", (0,), (0, -1), (True, 1), 5, None, b"0:1", "٣:1", [0.0, 1]])
-def test_what_is_no_head_is_refused(head: Any) -> None:
+def test_values_that_are_not_heads_are_refused(head: Any) -> None:
     with pytest.raises(ValueError, match="must be LAYER:HEAD, such as 5:11"):
         head_name(head)
 
@@ -243,7 +243,7 @@ def test_random_calls_are_right_or_refused(model: Pretrained) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.model.state_dict().items())
 
 
-def test_of_many_mistakes_the_first_are_shown_and_the_others_counted(tmp_path: Path, attn: Attn) -> None:
+def test_only_the_first_of_many_errors_are_shown(tmp_path: Path, attn: Attn) -> None:
     config = tmp_path / "many.yaml"
     config.write_text("causl: true\n" + "".join(f"key{number}: {number}\n" for number in range(9_999)))
     run = attn(["self", "--config", str(config)])
@@ -269,7 +269,7 @@ def test_an_encoder_without_a_mask_token_has_no_place_for_an_answer(
         predicted_reading(attncli.read_text(without, "the cat"), without, torch.Generator(), answer="cat")
 
 
-def test_what_is_expected_of_heads_needs_no_checkpoints(attn: Attn) -> None:
+def test_expectations_hold_for_a_survey_of_heads(attn: Attn) -> None:
     assert attn(["heads", TEXT, "--expect", "max_score < 1000"]).code == 0
     broken = attn(["heads", TEXT, "--expect", "max_score < 1"])
     assert broken.code == 1 and "expected max_score < 1: got" in broken.err and broken.out

@@ -143,7 +143,7 @@ def test_texts_are_sorted_with_none_last_and_lists_have_no_order() -> None:
     assert listed.column("steps").tolist() == [[1, 2], [3, 4]] and listed.column("steps").shape == (2,)
 
 
-def test_a_grid_has_a_place_for_each_row_or_says_why_not() -> None:
+def test_a_grid_has_a_place_for_each_row_or_is_refused() -> None:
     empty, table = lamps()[:0], lamps()
     assert empty.grid("glow").shape == (0, 0) and empty.grid("glow", "head").shape == (0,)
     mlp = Place.table(layer=[0, 0, 1], head=[1, None, 0], glow=[2.0, 9.0, 3.0])
@@ -184,13 +184,15 @@ def test_tables_and_results_with_arrays_are_equal_by_their_numbers() -> None:
         ({"layer": [None], "head": [0], "glow": [1.0]}, "Lamp: layer holds None"),
     ],
 )
-def test_what_a_class_does_not_declare_is_an_error(cells: dict[str, list[object]], message: str) -> None:
+def test_cells_that_a_class_does_not_declare_are_refused(
+    cells: dict[str, list[object]], message: str
+) -> None:
     with pytest.raises(TypeError) as error:
         Lamp.table(**cells)
     assert str(error.value) == message
 
 
-def test_a_result_is_what_a_report_holds_and_back() -> None:
+def test_a_result_is_restored_from_a_report() -> None:
     statistics = result().statistics()
     assert list(statistics) == ["heads", "sizes", "keys"]
     assert statistics["sizes"] == {"count": 3, "most": 0.5} and isinstance(statistics["sizes"], Numbers)
@@ -211,7 +213,7 @@ def test_a_report_has_no_table_without_rows() -> None:
     assert "more" not in replace(result(), others=none).statistics()
 
 
-def test_a_column_of_another_attn_is_kept() -> None:
+def test_a_column_of_another_version_is_kept() -> None:
     table = Lamp.rows([{"layer": 0, "head": 0, "glow": 1, "later": 7}])
     assert table[0]["later"] == 7 and table[0].glow == 1
     assert table.stored_columns() == ["layer", "head", "glow", "double"]
@@ -244,7 +246,7 @@ def test_a_result_shows_itself_as_a_small_table() -> None:
     assert "0:1" in repr(lamps()) and "<table>" in lamps()._repr_html_()
 
 
-def test_a_result_without_rows_says_so() -> None:
+def test_a_result_without_rows_is_shown() -> None:
     empty = Lamps(heads=lamps()[:0], count=0, most=0.0, keys=result().keys[:0])
     assert repr(empty).strip() == "Lamps: 0 rows in .heads" and "0 rows" in empty._repr_html_()
 

@@ -16,7 +16,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_says_what_the_number_is(name: str) -> None:
+def test_a_name_is_parsed_and_formatted(name: str) -> None:
     number = survey_number(name)
     assert number == NAMES[name] and number.name(has_stacks=number.stack != "self") == name
 
@@ -24,7 +24,7 @@ def test_a_name_says_what_the_number_is(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["model.sink_rate", "texts.num_texts", "entropy.mean", "high_norm_patches.0.norm"]
 )
-def test_other_numbers_are_none_of_a_head(name: str) -> None:
+def test_names_outside_surveys_are_not_parsed(name: str) -> None:
     assert survey_number(name) is None
 
 

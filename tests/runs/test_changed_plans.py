@@ -83,7 +83,7 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     assert values == [(row["run"], row["statistic"], row["value"]) for row in before], "nothing was changed"
 
 
-def test_earlier_plans_are_told_apart_where_all_is_asked_for(attn: Attn, tmp_path: Path) -> None:
+def test_all_tells_earlier_plans_apart(attn: Attn, tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     for lines in (["a b", "c d e"], ["c d e", "f g"], ["h"]):
         assert attn(batch(tmp_path, lines)).code == 0
@@ -186,7 +186,7 @@ def failures(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
     return json.loads(shown.out)["statistics"].get("failed", [])
 
 
-def test_a_repeated_sentence_that_fails_is_told_once(attn: Attn, tmp_path: Path) -> None:
+def test_a_repeated_sentence_that_fails_is_reported_once(attn: Attn, tmp_path: Path) -> None:
     store, settings = tmp_path / "runs.db", f"experiment: self\nembedding: {tmp_path}/v.txt"
     (tmp_path / "v.txt").write_text("a 1 2\nb 3 4\n")
     ended = attn([*batch(tmp_path, ["a b", "a x", "b", "a x"], settings), "--expect", "entropy.mean < 100"])

@@ -48,7 +48,7 @@ def test_every_result_once_from_both_workers(scheduler: str) -> None:
     assert len({pid for _, (_, pid, _) in results} - {os.getpid()}) == 2
 
 
-def test_an_error_in_one_run_is_told_and_the_others_go_on(scheduler: str) -> None:
+def test_an_error_in_one_run_is_reported_and_the_others_continue(scheduler: str) -> None:
     results = by_number(run_cluster(chunk_work.wrong_at_seven, chunks_of(20, 10), scheduler))
     died = results.pop(WRONG)
     assert isinstance(died, Died) and died.reason == "ValueError: no 7; in here"
@@ -73,7 +73,7 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
     assert results == {i: i**2 for i in numbers if i != KILLER}
 
 
-def test_nobody_there_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedulers_that_do_not_answer_and_invalid_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", 1)
     for address, kind, message in (
         ("tcp://127.0.0.1:1", RunError, "scheduler: tcp://127.0.0.1:1 does not answer: Timed out"),
@@ -87,7 +87,7 @@ def test_nobody_there_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
         assert str(told.value).startswith(message) and len(told.value.lines) == 1
 
 
-def test_a_scheduler_that_is_none_leaves_the_store_alone(attn: Attn, tmp_path: Path) -> None:
+def test_an_invalid_scheduler_leaves_the_store_unchanged(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
     command = [*arguments, "--scheduler", "nonsense", "-o", str(store)]
     assert attn(command).code == 2 and not store.exists()

@@ -94,7 +94,7 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("executor", ["serial", "workers"])
-def test_an_error_in_one_run_is_told_and_the_others_go_on(executor: str) -> None:
+def test_an_error_in_one_run_is_reported_and_the_others_continue(executor: str) -> None:
     run = partial(run_in_workers, workers=2) if executor == "workers" else run_here
     ran = run(chunks_of(20, 10), chunk_work.wrong_at_seven)
     results = by_number(ran)

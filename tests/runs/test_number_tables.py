@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def test_what_is_written_is_read_to_the_last_bit(store: Store) -> None:
+def test_numbers_are_read_to_the_last_bit(store: Store) -> None:
     shapes = [SHAPES[n % 4] for n in range(9)]
     written = write(store, shapes)
     written[0][:2] = np.nan, np.inf

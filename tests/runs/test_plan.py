@@ -169,7 +169,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("line", "errors"), ERRORS)
-def test_a_bad_line_is_told_with_its_number(tmp_path: Path, line: str, errors: list[str]) -> None:
+def test_a_bad_line_is_reported_with_its_number(tmp_path: Path, line: str, errors: list[str]) -> None:
     fine = '{"sentence": "fine"}'
     for place, text in ((3, f"{fine}\n\n{line}\n"), (2, f"\n{line}\n{fine}\n"), (1, line)):
         with pytest.raises(UserError) as caught:
@@ -177,7 +177,7 @@ def test_a_bad_line_is_told_with_its_number(tmp_path: Path, line: str, errors: l
         assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:{place}: {error}" for error in errors]
 
 
-def test_a_line_without_an_id_is_not_called_like_another(tmp_path: Path) -> None:
+def test_a_line_number_that_is_another_lines_id_is_refused(tmp_path: Path) -> None:
     text = '{"sentence": "a b", "id": "2"}\n{"sentence": "c d"}\n'
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", text, suffix="jsonl")
@@ -218,7 +218,9 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
         ("experiment: self\nbatch_size: 3\nnum_tokens: 2", "a", "x.yaml:2:1: batch_size: needs num_tokens"),
     ],
 )  # fmt: skip
-def test_what_takes_no_sentences(tmp_path: Path, settings: str, prompts: str, line: str) -> None:
+def test_plans_without_sentences_to_read_are_refused(
+    tmp_path: Path, settings: str, prompts: str, line: str
+) -> None:
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, settings, prompts)
     assert [told.replace(f"{tmp_path}/", "") for told in caught.value.lines] == [line]

@@ -21,7 +21,7 @@ def by_name(report: Report, *, rows: bool = False) -> dict[StoredColumn, float]:
     return dict(zip(columns, values.tolist(), strict=True))
 
 
-def test_rows_are_summarised_by_head_without_what_is_no_number() -> None:
+def test_rows_are_summarised_by_head_without_missing_numbers() -> None:
     report = run("multihead", sentence="a b c d e", num_heads=3, embed_dim=6, causal=True)
     found = by_name(report)
     for name in ("entropy", "normalized_entropy", "distance", "logsumexp"):
@@ -44,7 +44,7 @@ def test_a_row_of_no_numbers_has_no_mean() -> None:
     assert all(math.isnan(found[StoredColumn(f"normalized_entropy.{how}")]) for how in ("mean", "min", "max"))
 
 
-def test_every_row_is_kept_with_its_place() -> None:
+def test_every_row_is_stored_with_its_place() -> None:
     report = run("multihead", num_tokens=5, batch_size=3, embed_dim=4, num_heads=2)
     found = by_name(report, rows=True)
     entropy = report.statistics["rows"]["entropy"]
@@ -113,7 +113,7 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
     }
 
 
-def test_infinite_numbers_are_none() -> None:
+def test_infinite_numbers_are_missing() -> None:
     tensor = NamedTensor(("query",), np.array([1.0, np.inf, 3.0]))
     report = Report(
         "self",

@@ -60,7 +60,7 @@ def test_the_cases_have_every_experiment() -> None:
 
 
 @pytest.mark.parametrize("case", some_seldom(ALL_CASES, [*ALL_CASES][1::2]))
-def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
+def test_a_report_is_written_back_with_the_same_bytes(case: str) -> None:
     experiment, given_settings = ALL_CASES[case]
     report = run(experiment, **given_settings)
     for saved in ("json", "jsonl"):
@@ -72,12 +72,12 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
         assert shown(view, [back], width=80) == shown(view, [report], width=80), view
 
 
-def test_a_report_of_vectors_from_a_file_that_is_not_here_is_shown() -> None:
+def test_a_report_on_a_missing_vector_file_is_shown() -> None:
     (report,) = parse_reports(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
     assert "Next, with attn multihead: " in shown("table", [report], width=80)
 
 
-def test_what_was_written_keeps_its_lines() -> None:
+def test_written_text_keeps_its_lines() -> None:
     report = Report("generate", {}, {}, about="A model.", written="a\n  b", notes=("A note.",))
     assert report.sentences == ("A model.", "Written: a b", "A note.")
     (back,) = parse_reports(json.dumps(report.to_data()), "x.json").reports
@@ -187,7 +187,7 @@ WRONG_FORMS = [
 
 
 @pytest.mark.parametrize("text", WRONG_FORMS)
-def test_the_schema_refuses_what_is_not_opened(text: str) -> None:
+def test_the_schema_refuses_reports_that_do_not_open(text: str) -> None:
     """What it accepts is tested wherever tests write reports: tests/conftest.py."""
     schema = jsonschema.Draft202012Validator(report_schema())
     assert schema.is_valid(json.loads(SMALL)) and not schema.is_valid(json.loads(text))
@@ -209,7 +209,7 @@ def test_a_damaged_report_is_one_line_that_names_the_place(text: str) -> None:
     assert len(line) < 400
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_not_readable_reports_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes('{"a":\n "é"}'.encode("latin-1"))
     (tmp_path / "large.json").write_text(SMALL)
     expected = {

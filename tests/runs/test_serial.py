@@ -29,7 +29,7 @@ def run_text(tmp_path: Path, *texts: str) -> tuple[list[Report], list[str]]:
 STEP = "{experiment: self, num_tokens: 3, embed_dim: 2, projection: none"
 
 
-def test_steps_draw_on_and_a_seed_of_its_own_starts_anew(tmp_path: Path) -> None:
+def test_steps_continue_the_generator_unless_they_have_a_seed(tmp_path: Path) -> None:
     text = f"defaults: {{seed: 9}}\nsteps: [{STEP}}}, {STEP}}}, {STEP}, seed: 9}}]"
     (first, second, third), failures = run_text(tmp_path, text)
     torch.manual_seed(9)
@@ -63,7 +63,7 @@ def test_previous_keeps_the_table(tmp_path: Path) -> None:
         ("{experiment: self, scale: 1e38}", "overflow float32"),
     ],
 )
-def test_a_failed_step_fails_those_that_go_on_from_it_and_no_others(
+def test_a_failed_step_fails_only_the_steps_that_continue_from_it(
     tmp_path: Path, step: str, message: str
 ) -> None:
     text = f"steps: [{step}, {{experiment: norm}}, {{experiment: norm, seed: 1}}, {{experiment: norm}}]"
@@ -74,7 +74,7 @@ def test_a_failed_step_fails_those_that_go_on_from_it_and_no_others(
     )
 
 
-def test_errors_of_all_files_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_errors_in_all_files_are_reported_before_any_run(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         run_text(tmp_path, "experiment: nonsense", "experiment: norm", "experiment: norm\neps: -1")
     assert len(caught.value.lines) == 2
@@ -96,7 +96,7 @@ SENTENCES = ("a b", "a b c", "d a", "b", "c a b", "b a", "a d", "c c c", "b c")
 
 
 @pytest.mark.parametrize("num_together", [2, 500])
-def test_jobs_together_are_what_each_is_alone_in_the_order_of_the_plan(
+def test_jobs_that_run_together_equal_single_jobs_in_the_order_of_the_plan(
     tmp_path: Path, num_together: int
 ) -> None:
     (tmp_path / "p.txt").write_text("\n".join(SENTENCES))
@@ -115,7 +115,7 @@ def test_jobs_together_are_what_each_is_alone_in_the_order_of_the_plan(
         assert_same(got, expected)
 
 
-def test_nothing_is_given_once_it_is_stopped(tmp_path: Path) -> None:
+def test_nothing_is_yielded_after_a_stop(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("\n".join(SENTENCES))
     found, failed = [], []
     with PromptFile(str(tmp_path / "p.txt")) as prompts:

@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_batch_is_kept_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> None:
+def test_a_batch_is_stored_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 20), tmp_path / "runs.db"
     first = attn([*arguments, "-o", str(store)])
     assert first.code == 0 and first.out == ""
@@ -95,7 +95,7 @@ def test_a_store_has_the_numbers_of_single_runs(folder: Path) -> None:
             np.testing.assert_allclose(found, [row.mean(), row.min(), row.max()], rtol=0, atol=1e-6)
 
 
-def test_a_failed_run_is_told_kept_and_tried_again(attn: Attn, tmp_path: Path) -> None:
+def test_a_failed_run_is_reported_stored_and_retried(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("a 1 2\nb 3 4\n")
     (tmp_path / "x.yaml").write_text("experiment: self\nembedding: v.txt")
     (tmp_path / "p.jsonl").write_text(
@@ -119,7 +119,7 @@ def test_a_failed_run_is_told_kept_and_tried_again(attn: Attn, tmp_path: Path) -
     assert failed["id"] == "bad" and "[/inst]" in failed["error"]
 
 
-def test_steps_that_draw_on_are_kept_with_what_they_drew(attn: Attn, tmp_path: Path) -> None:
+def test_steps_on_one_generator_are_stored_with_their_samples(attn: Attn, tmp_path: Path) -> None:
     steps = "steps: [{experiment: norm}, {experiment: norm}, {experiment: norm, seed: 0}]"
     (tmp_path / "x.yaml").write_text(steps)
     assert attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")]).code == 0
@@ -132,7 +132,7 @@ def test_steps_that_draw_on_are_kept_with_what_they_drew(attn: Attn, tmp_path: P
     assert found == [(i + 1, reports[i]["statistics"]["input"]["feature0_mean"]) for i in range(2)]
 
 
-def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -> None:
+def test_rows_and_weights_are_stored_on_request(attn: Attn, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
     arguments, store = write_batch(tmp_path, 9), tmp_path / "runs.db"
@@ -163,7 +163,7 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
 
 
-def test_experiments_without_weights_are_told(attn: Attn, tmp_path: Path) -> None:
+def test_experiments_without_weights_are_reported(attn: Attn, tmp_path: Path) -> None:
     line = "--weights: nothing was stored: these experiments have no weight matrix\n"
     for name, told in (("norm", True), ("self", False)):
         (tmp_path / "x.yaml").write_text(f"experiment: {name}")
@@ -215,7 +215,7 @@ def test_files_that_are_not_stores_are_left_unchanged(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
 
 
-def test_a_store_of_another_version_is_left_as_it_is(attn: Attn, tmp_path: Path) -> None:
+def test_a_store_of_another_version_is_left_unchanged(attn: Attn, tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     other_version(store)
     before = store.read_bytes()
@@ -294,7 +294,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip
-def test_flags_that_cannot_be(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
+def test_flags_that_a_batch_refuses(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
     ended = attn([*write_batch(tmp_path, 1), *flags])
     assert ended == (2, "", f"{line}\n")
 
@@ -307,7 +307,7 @@ def test_sentences_from_standard_input(tmp_path: Path) -> None:
     assert (done.code, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.err
 
 
-def test_what_is_read_but_once_is_refused_before_anything_is_made(attn: Attn, tmp_path: Path) -> None:
+def test_input_that_can_be_read_only_once_is_refused(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("experiment: self\nfile: '-'")
     ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")])
     assert ended == (2, "", "file: cannot be - in a batch: give the sentences with --file -\n")
@@ -327,7 +327,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> None:
+def test_expectations_also_hold_for_stored_runs(attn: Attn, tmp_path: Path) -> None:
     arguments = [*write_batch(tmp_path, 3), "-o", str(tmp_path / "runs.db")]
     expected = ["--expect", "entropy.mean < 5", "--expect", "sink_mass.max <= 1.0001"]
     assert attn([*arguments, *expected]).code == 0
@@ -353,7 +353,7 @@ def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> No
         ("experiment: norm\nkind: layer", [], "rms_norm.feature0_std < 2", "no run will have rms_norm.feature0_std"),
     ],
 )  # fmt: skip
-def test_a_statistic_that_no_run_will_have_is_told_before_any_runs(
+def test_a_statistic_that_no_run_will_have_is_refused_before_any_run(
     attn: Attn, tmp_path: Path, settings: str, flags: list[str], condition: str, line: str
 ) -> None:
     (tmp_path / "x.yaml").write_text(settings)
@@ -365,7 +365,7 @@ def test_a_statistic_that_no_run_will_have_is_told_before_any_runs(
     assert not (tmp_path / "x.db").exists()
 
 
-def test_names_that_some_run_will_have(attn: Attn, tmp_path: Path) -> None:
+def test_statistics_of_some_runs_are_accepted(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("steps: [{experiment: scale-demo}, {experiment: self}]")
     conditions = ["sharpness.1.softmax.0 < 2", "entropy.max < 9", "entropy < 9"]
     expected = [part for condition in conditions for part in ("--expect", condition)]
@@ -419,7 +419,7 @@ def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
 
 # That workers end with their driver is in test_executors.py.
 @pytest.mark.parametrize("workers", [[], pytest.param(["--workers", "2"], marks=pytest.mark.nightly)])
-def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
+def test_an_interrupted_batch_resumes(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
     arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
     process = started([*arguments, "-o", str(store), *workers], tmp_path)
     wait_for_runs(store, process)
@@ -456,7 +456,7 @@ def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_full_disk_is_told_in_a_line_and_keeps_what_is_there(
+def test_a_full_disk_is_one_line_and_keeps_completed_runs(
     attn: Attn, tmp_path: Path, small_disk: Path
 ) -> None:
     arguments, store = write_batch(tmp_path, 1000), small_disk / "runs.db"
@@ -468,7 +468,7 @@ def test_a_full_disk_is_told_in_a_line_and_keeps_what_is_there(
     assert len(done_runs(store)) == 2000
 
 
-def test_a_limit_of_size_is_told_in_a_line_and_keeps_what_is_there(attn: Attn, tmp_path: Path) -> None:
+def test_a_size_limit_is_one_line_and_keeps_completed_runs(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
 
     def limit() -> None:
@@ -536,7 +536,7 @@ def listed(flag: str, *names: str) -> list[str]:
     return [argument for name in names for argument in (flag, name)]
 
 
-def test_results_are_what_sql_says(attn: Attn, folder: Path) -> None:
+def test_results_equal_those_of_sql(attn: Attn, folder: Path) -> None:
     store = folder / "batch.db"
     connection = with_tidy(store)
     query = (
@@ -616,7 +616,7 @@ def test_layers_and_heads_are_a_grid_of_means(attn: Attn, folder: Path) -> None:
     assert "layer × head" not in listed and listed.count("\ninduction ") == 8
 
 
-def test_a_sweep_is_grouped_by_what_is_swept(attn: Attn, folder: Path) -> None:
+def test_a_sweep_is_grouped_by_its_swept_settings(attn: Attn, folder: Path) -> None:
     """head_dim follows from num_heads; seeds repeat an experiment."""
     store = folder / "sweep.db"
     rows = rows_of(attn, store, "--statistic", "scores.max")

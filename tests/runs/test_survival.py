@@ -130,7 +130,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.nightly)])
-def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
+def test_a_run_that_kills_its_worker_is_recorded_and_the_others_continue(
     attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.runs.driver.run_chunk", killed_by_thirteen)

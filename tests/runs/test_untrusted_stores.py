@@ -78,7 +78,7 @@ def of_store(tmp_path: Path, store: Path) -> list[list[str]]:
         ["DROP TABLE environments"],
     ],
 )
-def test_what_attn_does_not_create_is_refused(
+def test_unknown_tables_views_and_triggers_are_refused(
     attn: Attn, tmp_path: Path, store: Path, statements: list[str]
 ) -> None:
     change(store, *statements)
@@ -90,7 +90,7 @@ def test_what_attn_does_not_create_is_refused(
     assert store.read_bytes() == before
 
 
-def test_what_analyze_and_vacuum_leave_is_read(attn: Attn, store: Path) -> None:
+def test_a_store_is_read_after_analyze_and_vacuum(attn: Attn, store: Path) -> None:
     before = attn(["results", "--tidy", str(store)])
     change(store, "ANALYZE", "VACUUM", "PRAGMA journal_mode = delete")
     assert attn(["results", "--tidy", str(store)]) == before and before.code == 0
@@ -118,7 +118,7 @@ DAMAGED_RUNS += [
 
 
 @pytest.mark.parametrize(("statement", "what"), DAMAGED_RUNS)
-def test_a_damaged_run_is_left_out_in_a_line(attn: Attn, store: Path, statement: str, what: str) -> None:
+def test_a_damaged_run_is_left_out_with_one_line(attn: Attn, store: Path, statement: str, what: str) -> None:
     whole = attn(["results", "--tidy", str(store)]).out.splitlines()
     change(store, statement)
     advice = "restore a backup of the store, or start over with --fresh"

@@ -72,11 +72,13 @@ GB = 10**9
         (WorkLeft(20_000, 9.0, 0, 10**8), 16, 24 * GB, 2),  # a model takes longer to load
     ],
 )
-def test_as_many_workers_as_help(work: WorkLeft, cores: int, free_bytes: int, expected: int) -> None:
+def test_the_number_of_workers_depends_on_the_work(
+    work: WorkLeft, cores: int, free_bytes: int, expected: int
+) -> None:
     assert num_workers(work, cores=cores, free_bytes=free_bytes) == expected
 
 
-def test_work_follows_runs_sentences_and_what_is_left(tmp_path: Path) -> None:
+def test_work_depends_on_runs_sentences_and_the_runs_left(tmp_path: Path) -> None:
     write_batch(tmp_path, 50)
     with PromptFile(str(tmp_path / "prompts.txt")) as prompts:
         plan = make_plan([tmp_path / "sweep.yaml"], {}, prompts)
@@ -147,7 +149,7 @@ def test_signals_without_a_name_are_numbers() -> None:
     assert workers.ended(3) == "ended with exit status 3"
 
 
-def test_what_is_shown_together_fits_into_memory() -> None:
+def test_reports_that_are_held_together_fit_into_memory() -> None:
     assert num_together(WorkLeft(20_000, 20.0, 10**6)) == 256
     assert num_together(WorkLeft(20_000, 2_000.0, 0)) == 20
     assert num_together(WorkLeft(20, 1.0, 10**8)) == 5
@@ -173,7 +175,7 @@ def test_a_batch_starts_workers_where_they_are_worth_it(
     assert started == expected and len(done_runs(store)) == 40
 
 
-def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_has_one_thread_unless_the_user_sets_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv(VARIABLE, raising=False)
     torch.set_num_threads(3)
@@ -192,7 +194,7 @@ def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest
         torch.set_num_threads(before)
 
 
-def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_import_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delitem(sys.modules, "torch")
     with one_torch_thread():
@@ -305,7 +307,7 @@ def test_chunks_of_texts_through_a_model_take_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_loading_a_model_is_no_part_of_what_a_run_takes(
+def test_loading_a_model_does_not_count_towards_the_time_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the first text, for which it is loaded, would make the next ones run one by one."""

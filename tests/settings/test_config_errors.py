@@ -123,7 +123,7 @@ def test_defaults_are_those_of_the_steps_experiments(tmp_path: Path) -> None:
     ]
 
 
-def test_everything_wrong_is_told_at_once_in_the_order_of_the_lines(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together_in_line_order(tmp_path: Path) -> None:
     text = """
 defaults:
   sentnce: hi
@@ -179,7 +179,9 @@ steps:
         ("steps: [{experiment: norm}]\nseed: 1", "x.yaml:2:1: seed: must be in a step or under `defaults:`"),
     ],
 )  # fmt: skip
-def test_what_is_no_config_file(tmp_path: Path, content: str | bytes, line: str) -> None:
+def test_contents_that_are_not_a_config_file_are_refused(
+    tmp_path: Path, content: str | bytes, line: str
+) -> None:
     assert errors_of(tmp_path, content) == [line]
 
 

@@ -69,7 +69,7 @@ def declared(table: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_what_is_declared_names_settings() -> None:
+def test_needs_and_excludes_name_settings() -> None:
     known = {key for command in SPECS for key in every_setting_of(command).model_fields}
     for _, setting, other in (*declared("needs"), *declared("excludes")):
         others = [] if other in CAUSES else [each.key for each in alternatives(other)]
@@ -113,7 +113,7 @@ UNMET: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("name", "setting", "needed"), declared("needs"))
-def test_a_setting_that_needs_another_one_says_so(name: str, setting: str, needed: str) -> None:
+def test_a_setting_without_what_it_needs_is_refused(name: str, setting: str, needed: str) -> None:
     key, value = SettingCondition.of(setting)
     words = " or ".join(str(each).replace("`", "") for each in alternatives(needed))
     if key not in SPECS[name].model_fields:
@@ -131,7 +131,7 @@ def test_errors_come_in_the_order_of_the_settings() -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
+def test_a_pattern_that_pictures_lack_is_reported_once() -> None:
     lines = lines_of(HeadsSpec, {**CAUSES[ON_GRID], "pattern": "induction"})
     assert lines == ["x.yaml:3:1: pattern: induction is measured for texts, not for pictures"]
 
@@ -198,14 +198,14 @@ def test_an_empty_text_and_zero_are_errors_and_not_off(command: str, key: str, v
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("asked", [{}, {"policy": "window"}, {"bits": 8}])
-def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked: dict[str, Any]) -> None:
+def test_a_setting_that_a_command_replaces_is_explained(asked: dict[str, Any]) -> None:
     """As a flag is: `context` was a key of `attn cache` that it only refused."""
     (line,) = lines_of(spec_class_of("cache", asked), {**asked, "context": "c"})
     place = f"x.yaml:{len(asked) + 1}:1: context: is not a setting of attn cache"
     assert line == f"{place}, which reads only decoders and has no second text"
 
 
-def test_a_setting_of_a_feature_that_is_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_of_a_feature_that_is_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeadsSpec, "needs", {"sort=near_mass": ""})
     line = "x.yaml:1:1: sort: near_mass needs a feature that is switched off"
     assert line in lines_of(HeadsSpec, {"sort": "near_mass"})

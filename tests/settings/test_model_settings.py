@@ -42,7 +42,7 @@ def test_a_folder_is_relative_to_the_file_and_a_hub_id_is_unchanged(tmp_path: Pa
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
-def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: str) -> None:
+def test_every_setting_for_sampled_weights_is_refused(tmp_path: Path, experiment: str) -> None:
     known = SPECS[experiment].model_fields.keys()
     of_model = type(built(experiment, model=str(tmp_path))).model_fields.keys()
     assert {"embed_dim", "embedding", "projection", "scale", "softmax", "num_tokens"} <= known - of_model

@@ -26,7 +26,7 @@ def spec_of(experiment: str, **settings: object):
     )
 
 
-def test_scalars_mean_what_the_key_says(tmp_path: Path) -> None:
+def test_the_key_determines_the_type_of_a_scalar(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(
         "steps:\n"
@@ -70,7 +70,7 @@ def test_a_step_reseeds_only_with_a_seed_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_every_setting_says_what_it_is(name: str) -> None:
+def test_every_setting_has_a_description(name: str) -> None:
     for key, field in SPECS[name].model_fields.items():
         assert field.description, key
 
@@ -125,7 +125,7 @@ def test_the_shipped_schema_is_fresh() -> None:
 @pytest.mark.parametrize(
     "bad", [{"experiment": "self", "head_dm": 3}, {"experiment": "self", "head_dim": 0}, {}]
 )
-def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
+def test_the_schema_refuses_invalid_configs(bad: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         schema_validator().validate(bad)
 
@@ -139,7 +139,7 @@ def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
         {"experiment": "cache", "sweep": {"policy": ["h2o", "tova"]}},
     ],
 )
-def test_the_schema_takes_a_list_that_stands_in_a_text(good: dict[str, object], tmp_path: Path) -> None:
+def test_the_schema_accepts_lists_written_as_text(good: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     path.write_text(yaml.safe_dump(good))
     assert ConfigFile(path).entries()

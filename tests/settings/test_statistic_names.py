@@ -53,7 +53,7 @@ def spec_of(name: str, settings: dict[str, Any]) -> Spec:
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS)
-def test_what_is_declared_is_what_is_there(name: str, settings: dict[str, Any]) -> None:
+def test_declared_statistics_are_those_of_the_report(name: str, settings: dict[str, Any]) -> None:
     spec = spec_of(name, settings)
     columns, _ = values_of(Session().run(spec, reseed=True))
     assert {as_declared(column.statistic) for column in columns} == {*declared_statistics(spec)}

@@ -44,7 +44,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("experiment", "settings", "line"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_makes_no_sense_is_refused_in_one_line(
+def test_invalid_combinations_are_refused_in_one_line(
     experiment: str, settings: dict[str, object], line: str
 ) -> None:
     assert errors_of(experiment, **settings) == [f"here: {line}"]

@@ -74,7 +74,7 @@ def test_a_short_file_takes_no_more_memory_than_it_holds(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("suffix", "kind"), in_turn(READERS, KINDS))
-def test_every_reader_refuses_what_is_no_file_or_endless(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_every_reader_refuses_special_and_endless_files(kind: str, suffix: str, tmp_path: Path) -> None:
     make, _ = KINDS[kind]
     make(tmp_path / f"a.{suffix}")
     with pytest.raises((UserError, OSError)) as raised:
@@ -83,7 +83,7 @@ def test_every_reader_refuses_what_is_no_file_or_endless(kind: str, suffix: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_line_says_what_stands_there(kind: str, tmp_path: Path) -> None:
+def test_the_error_names_the_kind_of_file(kind: str, tmp_path: Path) -> None:
     make, said = KINDS[kind]
     make(tmp_path / "a.txt")
     with pytest.raises(UserError, match=said):
@@ -127,7 +127,7 @@ def test_a_named_pipe_is_waited_for_to_its_end(
     assert capsys.readouterr().err == f"{pipe}: waiting for a writer of this pipe\n"
 
 
-def test_readers_of_files_alone_refuse_a_pipe(tmp_path: Path) -> None:
+def test_readers_of_regular_files_refuse_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.npy")
     with pytest.raises(OSError, match="it is a pipe, not a file"):
         open_file(tmp_path / "a.npy")

@@ -71,7 +71,7 @@ def run_elsewhere(folder: Path, *command_lines: list[str]) -> str:
 
 
 @pytest.mark.nightly
-def test_without_what_only_linux_has(attn: Attn, tmp_path: Path) -> None:
+def test_commands_run_without_features_that_only_linux_has(attn: Attn, tmp_path: Path) -> None:
     """Batches with their stores, models and reports."""
     arguments = write_batch(tmp_path, 5)
     assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0

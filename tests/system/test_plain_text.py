@@ -50,7 +50,7 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
         ("❤\ufe0f\ufe0f", "❤\ufe0f\\ufe0f"),
     ],
 )
-def test_what_is_unseen_becomes_visible(text: str, shown: str) -> None:
+def test_invisible_characters_become_visible(text: str, shown: str) -> None:
     assert plain_text(text) == shown
 
 
@@ -129,7 +129,7 @@ def test_every_format_character_of_unicode_is_covered() -> None:
         ["multihead-explained-160", "scale-demo-80", "pitfalls-80", "norm-80"], ["cp1252", "cp437", "ascii"]
     ),
 )
-def test_a_console_without_our_characters_has_like_ones(encoding: str, golden: str) -> None:
+def test_a_console_without_our_characters_shows_similar_ones(encoding: str, golden: str) -> None:
     """Missing characters are replaced without escapes, and table lines keep their length."""
     text = (GOLDEN / f"{golden}.txt").read_text(encoding="utf-8")
     written = text.encode(encoding, LEGIBLE).decode(encoding)
@@ -139,13 +139,13 @@ def test_a_console_without_our_characters_has_like_ones(encoding: str, golden: s
         assert len(line) == len(like) or not is_table
 
 
-def test_what_nothing_is_like_is_an_escape() -> None:
+def test_characters_without_a_similar_one_are_escaped() -> None:
     assert "日 é→\u2840".encode("cp1252", LEGIBLE) == b"\\u65e5 \xe9->."
     with pytest.raises(UnicodeDecodeError):
         b"\xff".decode("utf-8", LEGIBLE)
 
 
-def test_every_character_that_we_write_has_a_like_one() -> None:
+def test_every_character_that_we_write_has_a_similar_one() -> None:
     """Characters in screens and explanations, except German words in an example and ends of sentences."""
     sources = [path for room in ("views", "toys") for path in (PACKAGE / room).rglob("*.py")]
     texts = {

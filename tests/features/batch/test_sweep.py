@@ -82,13 +82,13 @@ def test_a_range_has_both_its_ends(tmp_path: Path) -> None:
         ("{from: 0, to: 2, step: 0.5}", "must be a whole number (got 0.5)"),
     ],
 )
-def test_what_is_no_range_is_one_line(tmp_path: Path, values: str, message: str) -> None:
+def test_an_invalid_range_is_one_line(tmp_path: Path, values: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, f"experiment: self\nsweep: {{head_dim: {values}}}")
     assert any(line.startswith(f"{tmp_path}/x.yaml:2:9: head_dim: {message}") for line in caught.value.lines)
 
 
-def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> None:
+def test_an_impossible_point_is_reported_once_with_its_place(tmp_path: Path) -> None:
     text = "experiment: multihead\nembed_dim: 12\nsweep:\n  seed: [1, 2]\n  num_heads: [4,\n    5]"
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, text)
@@ -96,14 +96,14 @@ def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> 
     assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5); or set head_dim")
 
 
-def test_a_typo_in_a_step_is_told_with_a_bad_sweep(tmp_path: Path) -> None:
+def test_a_typo_is_reported_together_with_a_bad_sweep(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, "experiment: self\nhead_dim: 0\ncausl: true\nsweep: {seed: [x]}")
     places = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in caught.value.lines]
     assert places == [["x.yaml:2:1", "head_dim"], ["x.yaml:3:1", "causl"], ["x.yaml:4:16", "seed"]]
 
 
-def test_overrides_go_before_steps_and_grid(tmp_path: Path) -> None:
+def test_overrides_replace_settings_of_steps_and_grid(tmp_path: Path) -> None:
     text = "defaults: {sentence: a}\nsweep: {head_dim: [3, 4], causal: [true, false]}\n"
     text += "steps: [{experiment: self, value_dim: 2, seed: 1}, {experiment: norm}]"
     steps = entries_of(tmp_path, text, "head_dim=7", "value_dim=9", "num_tokens=5", "seed=3")
@@ -115,7 +115,7 @@ def test_overrides_go_before_steps_and_grid(tmp_path: Path) -> None:
     assert [entry.reseed for entry in steps[:2]] == [True, False], "overriding a seed makes no step reseed"
 
 
-def test_an_override_of_a_list_stands_between_commas(tmp_path: Path) -> None:
+def test_an_override_of_a_list_is_comma_separated(tmp_path: Path) -> None:
     (entry,) = entries_of(tmp_path, "experiment: scale-demo", "factors=1, 2", "head_dim=4,8")
     assert (entry.spec.factors, entry.spec.head_dim) == ([1, 2], [4, 8])
 

@@ -17,7 +17,7 @@ OF_NUMBER = {each.number: each for each in ALL}
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
 
 
-def test_they_are_listed_in_their_order(attn: Attn) -> None:
+def test_lessons_are_listed_in_order(attn: Attn) -> None:
     listed = attn(["lesson"]).out.splitlines()
     assert [line.split()[0] for line in listed[: len(ALL)]] == [str(each.number) for each in ALL]
     assert listed[-1] == "Next: attn lesson 1" and len(listed) < 24 and max(map(len, listed)) <= 80
@@ -120,7 +120,7 @@ def test_the_program_of_a_lesson_is_printed_whole_and_runs(attn: Attn) -> None:
 
 
 @pytest.mark.parametrize("which", ["residual-stream", "4"])
-def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
+def test_a_pipe_gets_the_whole_lesson(attn: Attn, which: str) -> None:
     ended = attn(["lesson", which])
     assert (ended.code, ended.err) == (0, "")
     (found,) = (each for each in ALL if which in (str(each.number), each.name))
@@ -139,21 +139,19 @@ def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
         ("Vectors", "11 glove"),
     ],
 )
-def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
+def test_unknown_lessons_are_refused(attn: Attn, which: str, near: str) -> None:
     line = f"lesson: no lesson is called {which}: give {near} (attn lesson lists all lessons)\n"
     assert attn(["lesson", which]) == (2, "", line)
 
 
-def test_a_command_that_fails_is_told_and_the_lesson_goes_on(
-    attn: Attn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lesson_continues_after_a_command_that_fails(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.commands.command.resolved_file", lambda file: file)
     ended = attn(["lesson", "1"])
     assert ended.code == 1 and "Next: attn lesson 2" in ended.out
     assert ended.err.count("lessons/bat-cave.json: ") == 1
 
 
-def test_the_files_come_into_a_folder_and_overwrite_none(attn: Attn, tmp_path: Path) -> None:
+def test_files_are_copied_and_never_overwritten(attn: Attn, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     ended = attn(["lesson", "--copy", str(folder)])
     names = sorted(file.name for file in LESSON_FILES.iterdir())
@@ -178,7 +176,7 @@ def test_the_files_come_into_a_folder_and_overwrite_none(attn: Attn, tmp_path: P
         "self --embedding lessons/made-up.50d.txt --show weights",
     ],
 )
-def test_what_a_lesson_reads_is_read_from_any_folder(
+def test_files_of_lessons_are_found_from_any_folder(
     attn: Attn, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -189,7 +187,7 @@ def test_what_a_lesson_reads_is_read_from_any_folder(
     assert line.startswith("batch") or attn(shlex.split(line)).out == ended.out  # a plan names its files
 
 
-def test_a_file_of_your_own_goes_before_a_lesson_s_and_a_text_is_no_file(
+def test_a_users_file_replaces_a_lessons_file(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
