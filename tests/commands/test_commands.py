@@ -71,7 +71,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
 def test_a_second_value_of_a_flag_is_refused_before_anything_is_written(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    """The last one would win without a word; the same value again changes nothing."""
+    """Otherwise the last value would silently win. A repeated value changes nothing."""
     monkeypatch.chdir(tmp_path)
     assert attn(arguments) == (2, "", f"{message}\n") and not [*tmp_path.iterdir()]
     once, twice = attn(["self", "a b", "--seed", "1"]), attn(["self", "a b", "--seed", "1", "--seed", "1"])
@@ -182,7 +182,7 @@ def test_devices_are_written_not_replaced(attn: Attn) -> None:
 
 @pytest.mark.parametrize("view", ["html", "npz", "safetensors", "pdf"])
 def test_a_disk_that_fills_while_a_view_is_written_is_that_error(view: str) -> None:
-    """A library may raise something else on its way out, as matplotlib's PDF does."""
+    """A library may raise another error during cleanup, as matplotlib's PDF writer does."""
 
     class Disk(BytesIO):
         def write(self, data: Any) -> int:
@@ -273,7 +273,7 @@ def test_a_name_that_is_too_long_is_an_error_in_the_input(
     config.write_text("experiment: self\n")
     ended = attn(["batch", str(config), "--set", f"file={name}"] if "batch" in command else [*command, name])
     expected = f"{name}: cannot be read: File name too long\n"
-    if "--model" in command:  # it may be the name of a package, too
+    if "--model" in command:  # it may also be the name of a package
         expected = f"--model: must have at most 255 bytes between slashes (got {name[:57]}...)\n"
     assert (ended.code, ended.err) == (2, expected)
 
@@ -307,7 +307,7 @@ def test_colour_is_decided_in_order(
 
 
 def test_lines_in_files_and_pipes_have_no_trailing_spaces(attn: Attn, tmp_path: Path) -> None:
-    """In a pipe and in a file, drawn and as numbers; what is written is the same otherwise."""
+    """Both maps and numbers; the output is otherwise the same."""
     for flags in ([], ["--format", "heatmap"], ["--show", "all"], ["--explain"]):
         out = attn(["self", "a b c d", *flags]).out
         assert out.endswith("\n") and [line for line in out.splitlines() if line != line.rstrip()] == []
@@ -333,7 +333,7 @@ def test_a_closed_pipe_ends_quietly(view: str) -> None:
 
 
 def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
-    """As it is in a shell, with all that Python does as it ends."""
+    """In a real shell, with everything that Python does at exit."""
     command = f"{shlex.quote(sys.executable)} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -358,7 +358,7 @@ def test_a_full_disk_is_one_line_and_exit_4() -> None:
     ),
 )
 def test_a_signal_during_an_import_ends_it_quietly(module: str, signal_name: str, code: int) -> None:
-    """`module` is what is looked for when it comes; of the package, only `attncli` itself came before."""
+    """The signal arrives when `module` is looked up; only `attncli` itself was imported before."""
     program = f"""
 import signal, sys
 
@@ -436,7 +436,7 @@ def test_closed_streams_end_quietly(command: str, code: int, message: str) -> No
 
 @pytest.mark.nightly
 def test_a_terminal_without_unicode_gets_plain_characters() -> None:
-    """Maps in them rather than in colours of half-blocks."""
+    """Maps are drawn with characters instead of coloured half-blocks."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "1"}
     arguments = ["self", "--sentence", "日本 cat", "--show", "weights"]
     done = subprocess.run([*ATTN, *arguments], capture_output=True, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""What a shell completes: commands, flags, values, models with their layers and heads; else its own files."""
+"""Shell completion of commands, flags, values, and models with their layers and heads; otherwise of files."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 HEADS_OF_SHIPPED = [f"{layer}:{head}" for layer in range(2) for head in range(4)]
-# Words as bash breaks them; what it puts in the place of the last.
+# Words as bash splits them, and the completions of the last word.
 COMPLETED = {
     "sel": ["self"],
     "self --projection ": ["linear", "uniform", "none"],
@@ -99,7 +99,7 @@ def test_known_values_are_completed(
 def test_an_invalid_line_is_not_completed(
     shell: str, words: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No message either: it would stand in the line that is typed."""
+    """Nor is there a message, which would appear in the line being typed."""
     monkeypatch.setenv("_ATTN_COMPLETE", f"complete_{shell}")
     for name, value in words.items():
         monkeypatch.setenv(name, value)

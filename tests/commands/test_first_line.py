@@ -1,4 +1,4 @@
-"""What a terminal shows at once: a line before torch is imported, erased when the result comes."""
+"""The line that a terminal shows before torch is imported, and that is erased when the result is ready."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ FIRST_LINES: list[tuple[list[str], str]] = [
 
 
 def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) -> str:
-    """What a command writes to a terminal of 80 columns, standard error and output."""
+    """Return the standard error and output of a command on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
@@ -41,7 +41,7 @@ def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) 
     try:
         while part := os.read(ours, 65536):
             parts.append(part)
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux's error if the other end is closed
         pass
     os.close(ours)
     wait(timeout=60)
@@ -52,7 +52,7 @@ def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) 
 def test_the_first_line_appears_before_torch_is_imported(
     arguments: list[str], line: str, tmp_path: Path
 ) -> None:
-    """A torch that says when it is imported, and ends the program, stands in the folder where it runs."""
+    """The working folder has a torch.py that prints a message and ends the program."""
     (tmp_path / "torch.py").write_text(f"import os\nos.write(2, b'{IMPORTED}')\nos._exit(0)\n")
     (tmp_path / "texts.txt").write_text("abcabc\nbcabca\n")
     shown, imported, _ = on_terminal(arguments, tmp_path, forked=False).partition(IMPORTED)
@@ -87,7 +87,7 @@ def test_an_error_erases_it_too(tmp_path: Path) -> None:
 
 
 def test_seconds_are_counted_whatever_becomes_of_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers is kept quiet while it reads a model: the seconds still reach the terminal."""
+    """The seconds reach the terminal even while the output of transformers is suppressed."""
     ours, theirs = pty.openpty()
     monkeypatch.setattr(output, "COUNTED_SECONDS", 0.01)
     with os.fdopen(theirs, "w") as stderr:

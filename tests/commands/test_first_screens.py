@@ -1,4 +1,4 @@
-"""The first screen of each command at a real terminal of three sizes: nothing is wider or higher than it."""
+"""The first screen of each command fits real terminals of three sizes."""
 
 import fcntl
 import os
@@ -88,7 +88,7 @@ EXPERIMENTS = {"report.json": "self", "survey.json": "heads"}
 
 @contextmanager
 def at_terminal(columns: int, lines: int, said: list[bytes]) -> Iterator[None]:
-    """Standard output is a terminal of that size; what it is given is there afterwards."""
+    """Make standard output a terminal of this size, and collect the bytes written to it."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
@@ -96,7 +96,7 @@ def at_terminal(columns: int, lines: int, said: list[bytes]) -> Iterator[None]:
         while True:
             try:
                 said.append(os.read(ours, 2**16))
-            except OSError:  # how a terminal ends
+            except OSError:  # the terminal was closed
                 return
 
     reader = Thread(target=read)
@@ -112,7 +112,7 @@ def at_terminal(columns: int, lines: int, said: list[bytes]) -> Iterator[None]:
 
 
 def screen(arguments: list[str], columns: int, lines: int) -> list[str]:
-    """The lines on the terminal, without colours."""
+    """Return the lines on the terminal without colour codes."""
     said: list[bytes] = []
     with at_terminal(columns, lines, said):
         assert run(arguments) == 0
@@ -131,7 +131,7 @@ def save_inputs(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what first screens are of."""
+    """Return a folder with the stores and reports that the screens show."""
     folder = tmp_path_factory.mktemp("made")
     save_inputs(folder)
     with chdir(folder):
@@ -211,7 +211,7 @@ def test_nothing_is_wider_than_a_small_terminal(
 
 
 def assert_a_report_fits(arguments: list[str], saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model runs once; its report is shown on screens of every size, the smallest in colour alone."""
+    """Run the model once, and show its report on screens of every size, the smallest only in colour."""
     assert run([*arguments, "-o", str(saved)]) == 0
     for colours, columns, lines in (SCREENS[0], *SCREENS[2:]):
         set_colours(colours, monkeypatch)
@@ -252,7 +252,7 @@ def test_the_last_queries_of_a_causal_sentence_stay() -> None:
 def test_lines_are_honoured_at_a_terminal_and_a_pipe_is_never_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A variable that another program left behind takes nothing away from a script."""
+    """LINES, which another program may have set, does not shorten the output of a script."""
 
     def piped() -> str:
         run(["self", LONG])

@@ -1,4 +1,4 @@
-"""How a text reaches a command, and which parts of a report are asked for."""
+"""The ways to give a command a text, and the parts of a report to show."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
     ],
 )
 def test_an_open_pipe_is_not_waited_for_without_need(command: list[str], code: int) -> None:
-    """Wrong settings are reported at once, and what needs no text leaves the lines of a loop alone."""
+    """Invalid settings are reported at once, and a command that needs no text leaves the pipe unread."""
     read, write = os.pipe()
     with TemporaryFile("w+") as errors:
         process = start_attn(

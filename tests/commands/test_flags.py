@@ -1,4 +1,4 @@
-"""Everyday help and the help of all flags; flags that are not there, and those that were called otherwise."""
+"""Everyday help, the help of all flags, and flags that a command lacks."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_flags_that_a_command_refuses_are_not_in_its_help(attn: Attn, name: str,
 def test_parts_that_no_report_has_are_refused_before_it_is_made(
     attn: Attn, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Help names those that reports have; so says the report of the command alone."""
+    """Help lists the parts that the command's reports have."""
     parts = SPECS[name].parts
     assert f"{', '.join(parts)}, ..., all\n" in attn([name, "--help"]).out
     report = attncli.run(name)
@@ -82,7 +82,7 @@ def weights(out: str) -> object:
 
 
 def test_a_head_is_named_as_layer_and_head(attn: Attn, tmp_path: Path) -> None:
-    """As a flag, and in a file, where the layer may have a key of its own."""
+    """As a flag, and in a file, where the layer may have its own key."""
     command = ["self", "abcabc", "--model", str(MODEL), "--format", "json"]
     ended = attn([*command, "--head", "1:2"])
     assert ended.err == "" and weights(ended.out)[:2] == (1, 2)  # type: ignore[index]
@@ -106,7 +106,7 @@ def test_two_different_layers_are_refused(attn: Attn, tmp_path: Path) -> None:
 
 
 def test_a_note_explains_weights_of_zero_on_later_tokens(attn: Attn) -> None:
-    """A causal model looks at earlier tokens alone, and the other way round there is something to see."""
+    """A causal model looks only at earlier tokens; the note suggests the opposite direction."""
     out = " ".join(attn(["heads", "ab", "--from", "a", "--to", "b"]).out.split())
     assert "Every weight is 0: a stands before b, and this model never looks ahead." in out
     assert "The other way round: --from b --to a." in out

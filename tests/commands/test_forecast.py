@@ -1,4 +1,4 @@
-"""What the line of progress says of the time left, by a clock that is set."""
+"""The remaining time on the progress line, measured with a fake clock."""
 
 import io
 from itertools import count, pairwise
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """Seconds, which pass where a test says so, and what is on the terminal."""
+    """A clock that a test sets, and the output on the terminal."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_forecast_needs_several_passes_of_the_same_kind(clock: Clock) -> None:
-    """A reading that was thought cheap is no measure of the many runs that follow it."""
+    """A reading that took longer than estimated does not predict the many runs after it."""
     line = ProgressLine()
     line.stage(Stage("reading", 0.0, 0.01))
     clock.now += 22
@@ -75,7 +75,7 @@ def test_a_cheap_stage_gives_no_forecast(clock: Clock) -> None:
 
 
 def test_the_permanent_line_waits_for_a_steady_forecast(clock: Clock) -> None:
-    """Three minutes that look like nineteen at first, and ten that are ten."""
+    """Three minutes look like nineteen at first; ten minutes are ten."""
     line = ProgressLine()
     line.if_long("less takes less")
     for number in range(100):
@@ -91,7 +91,7 @@ def test_the_permanent_line_waits_for_a_steady_forecast(clock: Clock) -> None:
 
 
 def test_layers_of_a_stage_are_one_forecast_and_do_not_begin_anew(clock: Clock) -> None:
-    """Two runs of 30 layers in each of five stages, and a trial that ends behind its first layer."""
+    """Each of five stages has two runs of 30 layers and a trial run that ends after its first layer."""
     line = ProgressLine()
     line.begin_layer(1, 30)
     lefts = []

@@ -1,4 +1,4 @@
-"""What a run leaves that is killed as it writes a file is removed by the next; what another writes is not."""
+"""The next run removes the temporary files of killed runs, but not those of running ones."""
 
 import os
 import subprocess
@@ -25,11 +25,11 @@ def test_parts_of_killed_runs_are_removed(attn: Attn, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("of somebody")
     stays = {
-        tmp_path / f".x.json.{os.getppid()}.part",  # of a process that runs
+        tmp_path / f".x.json.{os.getppid()}.part",  # of a running process
         tmp_path / f".y.json.{gone}.part",  # of another file
         tmp_path / ".x.json.mine.part",
         tmp_path / f".x.json.{gone}.part.bak",
-        tmp_path / f".x.json.{gone}.3.part",  # written on another machine that has the folder
+        tmp_path / f".x.json.{gone}.3.part",  # locked by another machine that shares the folder
         tmp_path / f".x.json.{gone}.4.part",  # a link
         tmp_path / f".x.json.{gone}.5.part",  # a folder
     }
@@ -48,7 +48,7 @@ def test_parts_of_killed_runs_are_removed(attn: Attn, tmp_path: Path) -> None:
 
 
 def test_two_writers_of_one_file_have_separate_parts(tmp_path: Path) -> None:
-    """As processes of two machines do that have the same number."""
+    """Processes on two machines may have the same number."""
     path = tmp_path / "x.txt"
     with written_stream(path, VIEWS["table"]) as first:
         first.write("first")
@@ -61,7 +61,7 @@ def test_two_writers_of_one_file_have_separate_parts(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_torch_leaves_no_empty_folder(tmp_path: Path) -> None:
-    """Which it makes for compiled code as transformers imports it."""
+    """torch creates one for compiled code when transformers imports it."""
     command = [sys.executable, "-m", "attncli", "heads", "the cat", "--format", "json"]
     environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     subprocess.run(command, env=environment | {"TMPDIR": str(tmp_path)}, check=True, capture_output=True)

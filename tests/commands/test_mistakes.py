@@ -1,4 +1,4 @@
-"""Mistakes of people who know other tools, or are new to a shell: one line each, with what would work."""
+"""Mistakes of users of other tools and of newcomers to a shell: one line each, with a correction."""
 
 import json
 import os
@@ -182,7 +182,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a file of each kind and the folder of a model."""
+    """A working directory with a file of each kind and the folder of a model."""
     for name, data in FILES.items():
         (tmp_path / name).write_bytes(data)
     for name in ("my-model", "pickled"):
@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line_with_a_correction(attn: Attn, line: str, message:
 
 def test_flags_with_underscores_are_those_with_hyphens(attn: Attn) -> None:
     assert "head_dim 8" in attn(["self", "--head_dim", "8", "--color=never"]).out
-    behind = attn(["self", "--head_dim=8", "--color=never", "--", "--x_y b"])  # behind -- is a text
+    behind = attn(["self", "--head_dim=8", "--color=never", "--", "--x_y b"])  # after -- comes a text
     assert behind.code == 0 and "--x_y b" in behind.out
 
 
@@ -250,14 +250,14 @@ def test_too_little_memory_is_one_line(
 
 
 def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ulimit -v` leaves less than the machine has."""
+    """`ulimit -v` may allow less than the machine's memory."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (0, 0))
     assert available_bytes() < 0
     assert ", but only 0 B is free: " in out_of_memory(MemoryError())
 
 
 def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its libraries would end the process in words of their own."""
+    """Its libraries would end the process with their own messages."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("attncli.errors.memory_limit", lambda: 3 * 10**8)
     monkeypatch.setattr("attncli.errors.available_bytes", lambda: 2 * 10**8)
@@ -271,7 +271,7 @@ def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest
 def test_a_deleted_working_folder_is_one_line(
     words: list[str], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MKL ends the process there, and says that a library cannot be loaded."""
+    """Without this check, MKL ends the process and blames a missing library."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -296,7 +296,7 @@ NOT_DOWNLOADED = (
 
 @pytest.mark.nightly
 def test_an_unreachable_hub_is_contacted_once() -> None:
-    """Nothing listens at port 9; transformers alone would ask for each file again and again, for a minute."""
+    """Nothing listens on port 9; transformers itself would retry each file for a minute."""
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-m", "attncli", *OF_A_HUB]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=40)
@@ -305,13 +305,13 @@ def test_an_unreachable_hub_is_contacted_once() -> None:
 
 
 def test_the_hub_is_not_contacted_offline(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its library reads HF_HUB_OFFLINE once, as it is imported."""
+    """The hub's library reads HF_HUB_OFFLINE once, when it is imported."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert attn(OF_A_HUB) == (2, "", NOT_DOWNLOADED.format("HF_HUB_OFFLINE is set"))
 
 
 def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None:
-    """The exit code of `attn batch --expect ... | head -1` is that of all runs."""
+    """The exit code of `attn batch --expect ... | head -1` covers all runs."""
     plan = tmp_path / "plan.yaml"
     plan.write_text("experiment: self\nnum_tokens: 50\nsweep: {seed: [1, 2, 3, 4, 5, 6]}\n")
     ends = []

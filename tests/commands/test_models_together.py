@@ -1,4 +1,4 @@
-"""Texts that run through a model together have the report that each has alone."""
+"""Texts that run through a model together have the same reports as single texts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,7 +35,7 @@ LONG = [
 
 
 def assert_together_is_alone(experiment: str, model: Path, texts: list[str], **settings: object) -> None:
-    """Within 1e-5, as the engine that multiplies more rows at once may round otherwise."""
+    """Within 1e-5, because products of more rows may be rounded differently."""
     specs = [
         spec_of(experiment, model=str(model), sentence=text, seed=seed, **settings)
         for seed, text in enumerate(texts)
@@ -82,7 +82,7 @@ def test_probes_of_several_seeds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["GPT-OSS", "T5", "BLOOM"])
 def test_one_layer_of_many_texts(tmp_path: Path, architecture: str) -> None:
-    """Explained, where it can be: such a report has all that the others have."""
+    """With an explanation if possible, because such a report has all other parts as well."""
     folder, explain = save_model(tmp_path, architecture), architecture != "BLOOM"
     for experiment, settings in (
         ("multihead", {"layer": 1}),
@@ -117,7 +117,7 @@ def test_texts_of_equal_counts_run_at_once(
 
 
 def test_one_text_that_does_not_fit_spoils_no_other(tmp_path: Path) -> None:
-    """Each outcome stands at the place of its spec."""
+    """Each outcome has the place of its spec."""
     folder = save_model(tmp_path, "BERT")
     texts = ["the cat sat", "the " * 600, "it was tired", "cat"]
     specs = [spec_of("heads", model=str(folder), sentence=text, skip_sink=3) for text in texts]
@@ -136,7 +136,7 @@ def test_one_text_that_does_not_fit_spoils_no_other(tmp_path: Path) -> None:
 def test_texts_on_a_model_whose_weights_stay_in_its_files(
     experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What replaces parts of the model between two runs is not for the texts that are read meanwhile."""
+    """Replacing parts of the model between two runs does not affect texts that are read meanwhile."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
     name, *flags = experiment.split()
     settings: dict[str, object] = dict(flag.split("=") for flag in flags)

@@ -1,4 +1,4 @@
-"""Every command and flag that a screen, an example or an error names is one that the command line takes."""
+"""Every command and flag that a screen, an example or an error names exists."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ def flags_of(name: str) -> set[str]:
 
 
 def parse(name: str, words: list[str]) -> None:
-    """The words as the command takes them, values included; nothing runs."""
+    """Parse the words, with their values, without running the command."""
     words = [VALUES.get(word, word) for word in words]
     command_of(name).make_context(name, words, resilient_parsing=False)
     for flag, value in pairwise(words):

@@ -1,4 +1,4 @@
-"""Random command lines with hostile values: each is done or refused in clear lines."""
+"""Random command lines with hostile values either succeed or are refused in clear lines."""
 
 import random
 from pathlib import Path
@@ -37,7 +37,7 @@ PATHS = [
     "a" * 300,
     "\x1b.txt",
 ]
-# Of toys, files and stores, so that no line loads a model.
+# Commands on toys, files and stores, so that no line loads a model.
 CHOSEN = [
     *("average", "self", "multihead", "cross", "norm", "scale-demo", "lesson", "pitfalls"),
     *("watch", "show", "diff", "batch", "results"),

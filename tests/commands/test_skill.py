@@ -1,4 +1,4 @@
-"""What `attn info skill` tells a coding agent, followed word for word."""
+"""The instructions of `attn info skill`; tests/test_pages.py runs their commands."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What help, usage errors and toy experiments leave unimported."""
+"""Modules that help, usage errors and toy experiments do not import."""
 
 import os
 import subprocess
@@ -69,7 +69,7 @@ for arguments, code in {TORCH_FREE_COMMANDS}:
 
 
 def test_torch_stays_unimported() -> None:
-    """In one process: what the first does not import may not come of the last either."""
+    """All commands run in one process, because an import by any of them is an error."""
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -115,7 +115,7 @@ def test_toy_experiments_need_no_transformers() -> None:
 
 @pytest.mark.nightly
 def test_a_stored_survey_is_shown_without_transformers(attn: Attn, tmp_path: Path) -> None:
-    """And what a worker sends back names nothing that would import torch."""
+    """Nor does unpickling a worker's result import torch."""
     texts, store = tmp_path / "texts.txt", str(tmp_path / "kept.db")
     texts.write_text("the cat saw the cat\nthe dog saw the dog\n")
     assert not attn(["heads", "--texts", str(texts), "-o", store]).code

@@ -1,4 +1,4 @@
-"""`--explain` and `attn lesson` as somebody at a terminal sees them: a screen, a key, the next screen."""
+"""`--explain` and `attn lesson` at a terminal: a screen, a key, the next screen."""
 
 import fcntl
 import json
@@ -32,7 +32,7 @@ ATTN = (sys.executable, "-m", "attncli")
 
 
 class Terminal:
-    """`attn`, or another command, at a terminal of 80 x 24; `screen` is what it wrote since the last key."""
+    """A command at a terminal of 80 x 24; `screen` is the output since the last key."""
 
     def __init__(self, command: Sequence[str], folder: Path, **variables: str) -> None:
         self._ours, self._theirs = os.openpty()
@@ -56,7 +56,7 @@ class Terminal:
         self._process.send_signal(number)
 
     def read(self, until: re.Pattern[str] = PROMPT) -> bool:
-        """Up to the next prompt, or the end; whether it waits for a key."""
+        """Read up to the next prompt or the end; return True if the command waits for a key."""
         data, end = b"", time.monotonic() + PATIENCE
         while not until.search(data.decode(errors="ignore")):
             if select([self._ours], [], [], 0.02)[0]:
@@ -74,7 +74,7 @@ class Terminal:
         return termios.tcgetattr(self._theirs) == self._modes
 
     def left(self) -> str:
-        """What was typed and nobody has read."""
+        """Return the keys that were typed and not read."""
         return os.read(self._theirs, 2**16).decode() if select([self._theirs], [], [], 0)[0] else ""
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def terminal(arguments: Sequence[str], folder: Path, **variables: str) -> Iterat
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved explanation: to show it takes no torch, and so little time."""
+    """A saved explanation, which is quick to show because torch is not imported."""
     file = tmp_path_factory.mktemp("explained") / "self.json"
     file.write_text(json.dumps(run("self", explain=True, sentence="the cat sat").to_data()))
     return file
@@ -150,7 +150,7 @@ def test_keys_after_q_are_left_for_the_shell(explained: Path) -> None:
 
 
 def test_keys_pressed_before_the_first_prompt_skip_no_step(explained: Path) -> None:
-    """While torch is imported a reader presses Enter, maybe q: nothing is asked yet."""
+    """A reader may press keys while torch is imported, before the first prompt."""
     seen = Terminal([*ATTN, "show", explained.name], explained.parent)
     try:
         seen.press("\n\n7\n q")
@@ -168,7 +168,7 @@ def test_single_keys_move_forward_and_back(explained: Path) -> None:
         assert seen.read() and "1 of 8" in seen.screen and "b: back" not in seen.screen
         first = seen.screen
         for forward, back in keys:
-            seen.press(back + "x" + forward)  # there is nothing before the first page, and x means nothing
+            seen.press(back + "x" + forward)  # there is no page before the first, and x has no meaning
             while "Embeddings ═" not in seen.screen:
                 assert seen.read()
             assert "b: back, 1-8: step, q: quit" in seen.screen
@@ -188,12 +188,12 @@ def test_a_number_goes_to_that_step(explained: Path) -> None:
         typed("6", "Enter: step 6; 1-8: step, q: quit")
         typed("\n", "══ 6 of 8: ")
         typed("2\n", "══ 2 of 8: ")
-        typed("99\n", "Enter: 3 of 8, ")  # there is none: it stays
+        typed("99\n", "Enter: 3 of 8, ")  # there is no such page
         typed("5\x7f3\n", "══ 3 of 8: ")
 
 
 def test_ctrl_z_and_fg_restore_the_terminal(explained: Path) -> None:
-    """Ctrl-Z gives the shell its terminal back; fg asks again, by single keys."""
+    """Ctrl-Z returns the terminal to the shell; fg shows the prompt again."""
     shell = Terminal(["bash", "--norc", "--noprofile", "-i"], explained.parent, PS1="ready> ")
     try:
         assert shell.read(re.compile("ready> "))

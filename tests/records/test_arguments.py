@@ -1,4 +1,4 @@
-"""Every public function holds its arguments to what they may be before it does anything."""
+"""Every public function checks its arguments before it does anything else."""
 
 import math
 import random
@@ -277,7 +277,7 @@ def test_expectations_hold_for_a_survey_of_heads(attn: Attn) -> None:
 
 
 def test_a_file_name_that_is_too_long_is_refused(model: Pretrained) -> None:
-    """A file system has an error of its own for these."""
+    """The file system has its own error for these names."""
     name = "x" * 20_000
     works: dict[str, Callable[[], object]] = {
         "model": lambda: attncli.run("cache", model=name, sentence="to be"),
@@ -291,7 +291,7 @@ def test_a_file_name_that_is_too_long_is_refused(model: Pretrained) -> None:
 
 
 class Unwritable:
-    """An object of a caller's whose text cannot be had."""
+    """A caller's object that has no text."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")

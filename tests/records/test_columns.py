@@ -1,4 +1,4 @@
-"""Typed columns: what a class of rows declares is what tables, reports and results make of it."""
+"""Typed columns: tables, reports and results follow what a class of rows declares."""
 
 import copy
 import pickle

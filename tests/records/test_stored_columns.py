@@ -1,4 +1,4 @@
-"""Names of the numbers of a survey in a store: they are written and read at one place."""
+"""The names that the numbers of a survey have in a store."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small batches for the tests: files to run, and what a store holds afterwards."""
+"""Small batches for tests: the files to run, and the numbers in the store afterwards."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ ATTN = [sys.executable, "-m", "attncli"]
 
 SETTINGS = "experiment: multihead\nembed_dim: 8\nnum_heads: 2\nsweep: {causal: [false, true]}\n"
 
-Figures = dict[tuple[object, ...], float | None]
+StoredNumbers = dict[tuple[object, ...], float | None]
 
 
 def write_batch(folder: Path, num_sentences: int, settings: str = SETTINGS) -> list[str]:
-    """The arguments of a batch of sentences of 1 to 7 words, each line another."""
+    """Return the arguments of a batch of different sentences of 1 to 7 words."""
     (folder / "sweep.yaml").write_text(settings)
     lines = [f"{i} " + "a b c d e f"[: 2 * (i % 7)] for i in range(num_sentences)]
     (folder / "prompts.txt").write_text("\n".join(lines) + "\n")
@@ -33,7 +33,7 @@ def run_lines(*lines: list[str]) -> None:
 
 
 def done_runs(store: Path) -> list[tuple[str, str]]:
-    """Sentence and settings of every run that is done, read by SQLite alone."""
+    """Return the sentence and settings of every completed run, read by SQLite itself."""
     connection = sqlite3.connect(store)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -51,10 +51,7 @@ NUMBERS = {
 
 
 def with_tidy(store: Path) -> sqlite3.Connection:
-    """The store, opened by SQLite, with a temporary table `tidy` of the runs of the last plan.
-
-    Each number is looked up by the name of its column, and by the places that its row has.
-    """
+    """Open the store in SQLite, with a temporary table `tidy` of the runs in the last plan."""
     connection = sqlite3.connect(store)
     ((keeps_rows,),) = connection.execute("SELECT keeps_rows FROM store")
     kept = "batch, token, " if keeps_rows else ""
@@ -78,8 +75,8 @@ def with_tidy(store: Path) -> sqlite3.Connection:
     return connection
 
 
-def tidy(store: Path) -> Figures:
-    """Every figure of the table `tidy`, by what it is of."""
+def tidy(store: Path) -> StoredNumbers:
+    """Return every number in the table `tidy` by its sentence, settings, id, layer, head and statistic."""
     connection = with_tidy(store)
     query = (
         "SELECT sentence, spec, runs.id, layer, head, statistic, value "
@@ -88,12 +85,12 @@ def tidy(store: Path) -> Figures:
     rows = connection.execute(query).fetchall()
     connection.close()
     figures = {tuple(row[:-1]): row[-1] for row in rows}
-    assert len(figures) == len(rows), "a figure is there once"
+    assert len(figures) == len(rows), "each number is stored once"
     return figures
 
 
-def assert_same_figures(found: Figures, expected: Figures) -> None:
-    """The same figures of the same runs, within 1e-6 of their size."""
+def assert_same_numbers(found: StoredNumbers, expected: StoredNumbers) -> None:
+    """Check that two stores have the same numbers for the same runs, within 1e-6 of their size."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         other = found[name]
@@ -104,7 +101,7 @@ def assert_same_figures(found: Figures, expected: Figures) -> None:
 
 
 def killed_by_thirteen(chunk: Chunk) -> ChunkResult:
-    """Computes a chunk in a worker that does not survive the sentence that begins with 13."""
+    """Compute a chunk in a worker that dies at the sentence that begins with 13."""
     if any(job.prompt is not None and job.prompt.text.startswith("13") for job, _ in chunk.jobs):
         os.kill(os.getpid(), signal.SIGKILL)
     return run_chunk(chunk)

@@ -1,4 +1,4 @@
-"""A store whose prompts, config or model changed: nothing is lost, and nothing of before counts today."""
+"""Stores whose prompts, config or model changed: nothing is lost, and earlier runs do not count."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ def exported(attn: Attn, store: Path, *flags: str) -> list[dict[str, str]]:
 
 
 def entropies(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
-    """The summary of one statistic, a row a group."""
+    """Return the summary of one statistic, with one row per group."""
     asked = ["--statistic", "entropy.mean", "--format", "json", *flags]
     ended = attn(["results", str(store), *asked])
     assert ended.code == 0, ended.err
@@ -38,7 +38,7 @@ def entropies(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
 
 
 def sentences_by_id(store: Path) -> dict[str, str]:
-    """What SQL says of the runs of the last plan."""
+    """Return the sentences of the runs in the last plan, read by SQL."""
     connection = sqlite3.connect(store)
     found = connection.execute("SELECT id, sentence FROM runs WHERE plan IS NULL").fetchall()
     connection.close()
@@ -88,7 +88,7 @@ def test_all_tells_earlier_plans_apart(attn: Attn, tmp_path: Path) -> None:
     for lines in (["a b", "c d e"], ["c d e", "f g"], ["h"]):
         assert attn(batch(tmp_path, lines)).code == 0
     rows = entropies(attn, store, "--all", "--group-by", "id")
-    # `c d e` was line 1 when it was last planned, as `a b` was when that was.
+    # When they were last planned, `c d e` and `a b` were both line 1.
     assert [(row["id"], row["plan"], row["count"]) for row in rows] == [
         ("1", 1, 1), ("1", 2, 1), ("2", 2, 1), ("1", 3, 1)
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_another_config_is_another_plan(attn: Attn, tmp_path: Path) -> None:
 
 
 def large_model(folder: Path) -> Path:
-    """A model with a file in its folder whose beginning and end say little about it."""
+    """Save a model with a large file in its folder."""
     shutil.copytree(TINY, folder)
     with (folder / "large.bin").open("wb") as file:
         file.truncate(65 * 2**20)
@@ -123,7 +123,7 @@ def large_model(folder: Path) -> Path:
 
 
 def write_in_the_middle(path: Path) -> None:
-    """Change a byte, and set the time of change back."""
+    """Change a byte, and restore the time of the last change."""
     about = path.stat()
     with path.open("r+b") as file:
         file.seek(about.st_size // 2)

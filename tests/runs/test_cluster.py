@@ -1,4 +1,4 @@
-"""The same chunks on a real Dask cluster of two worker processes of this machine."""
+"""Chunks on a real Dask cluster of two worker processes on this machine."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ def local_cluster(**options: object):
     return LocalCluster(**{"threads_per_worker": 1, **own, **options})
 
 
-# By default a chunk gets 3 more workers, and a worker that takes 15 s to start again is given up.
+# By default, a chunk gets 3 more workers, and a worker that takes 15 s to restart is abandoned.
 PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.deploy.lost-worker-timeout": "10m"}
 
 
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_loses_nothing(scheduler: str, tmp_path: Path) -> Non
 
 @pytest.mark.nightly
 def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
-    # All are at one worker whenever it dies, some of them behind that run, in whatever order they come back.
+    # All runs are on one worker whenever it dies, some of them queued behind the run that kills it.
     patience = PATIENCE | {"distributed.scheduler.allowed-failures": 0}
     numbers = range(KILLER - 5, KILLER + 6)
     with dask.config.set(patience), local_cluster(n_workers=1, threads_per_worker=8) as local:
@@ -169,7 +169,7 @@ def test_certificates_come_from_dasks_configuration(tmp_path: Path) -> None:
 def test_a_scheduler_that_ends_after_connecting_is_one_line(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dask raises an OSError without a number, which would be taken for one of writing."""
+    """Dask raises an OSError without a number, which could be mistaken for a failure to write."""
 
     class Client:
         def __init__(self, *_: object, **__: object) -> None:

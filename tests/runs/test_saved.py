@@ -1,4 +1,4 @@
-"""Saved reports open again: the same bytes, and one clear line for every damaged file."""
+"""Saved reports open again with the same bytes, and every damaged file is one clear line."""
 
 import json
 from dataclasses import replace
@@ -48,7 +48,7 @@ ALL_CASES: dict[str, tuple[str, dict[str, Any]]] = {**CASES, **MORE}
 
 
 def small_report() -> str:
-    """A report with everything in it: heads, hidden scores, indices, tensors among the statistics."""
+    """Return a report with heads, hidden scores, indices and tensors among the statistics, as JSON."""
     return shown("json", [run("multihead", num_heads=2, sentence="a b c", embed_dim=2, causal=True, top_k=2)])
 
 
@@ -95,7 +95,7 @@ def test_a_batch_is_read_back_as_a_list_and_as_lines(name: str) -> None:
 
 
 def changed(**fields: Any) -> str:
-    """The small report with other values at paths such as tensors__weights__axes."""
+    """Return the small report with other values at paths such as tensors__weights__axes."""
     data = json.loads(SMALL)
     for path, value in fields.items():
         *above, last = path.split("__")
@@ -188,7 +188,7 @@ WRONG_FORMS = [
 
 @pytest.mark.parametrize("text", WRONG_FORMS)
 def test_the_schema_refuses_reports_that_do_not_open(text: str) -> None:
-    """What it accepts is tested wherever tests write reports: tests/conftest.py."""
+    """tests/conftest.py checks that the schema accepts every report that a test writes."""
     schema = jsonschema.Draft202012Validator(report_schema())
     assert schema.is_valid(json.loads(SMALL)) and not schema.is_valid(json.loads(text))
     with pytest.raises(UserError):
@@ -234,7 +234,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
 
 
 def opens_or_says_why(text: str) -> tuple[Report, ...]:
-    """The reports, or none where there is a clear line; every view shows what opens."""
+    """Return the reports, which every view can show, or none if the error is one clear line."""
     try:
         reports = parse_reports(text, "x").reports
     except UserError as error:
@@ -264,7 +264,7 @@ VALUES = st.recursive(
 
 
 def places(data: Any) -> list[tuple[Any, Any]]:
-    """Every container of a document with a key or index into it."""
+    """Return every container in a document with each of its keys or indices."""
     keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
     return [(data, key) for key in keys] + [found for key in keys for found in places(data[key])]
 
@@ -324,7 +324,7 @@ def test_a_damaged_step_is_one_line_that_names_the_place(path: str) -> None:
 
 
 def with_picture(**changes: Any) -> dict[str, Any]:
-    """A report of three tokens, the second and third of which lie on a picture, with parts of it changed."""
+    """Return a report of three tokens, two of which lie on a picture, with changes to the picture."""
     png = b"\x89PNG\r\n\x1a\n" + bytes(3)
     boxes = (None, (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0))
     picture = Picture("<b>.png", (640, 427), (106.5, 0.0, 533.5, 427.0), png, boxes)

@@ -1,4 +1,4 @@
-"""Steps on one generator, and what a failed one means for the others."""
+"""Steps on one generator, and the effect of a failed step on the others."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def test_errors_in_all_files_are_reported_before_any_run(tmp_path: Path) -> None
 
 
 def mixed_plan(folder: Path, prompts: PromptFile) -> Plan:
-    """A chain of two and two experiments by themselves, on each sentence; `d` has no vector."""
+    """A chain of two experiments and two single experiments on each sentence; `d` has no vector."""
     (folder / "v.txt").write_text("a 1 2\nb 3 4\nc 5 6\n")
     (folder / "x.yaml").write_text(
         "steps: [{experiment: self, embedding: v.txt}, {experiment: average}, "

@@ -1,4 +1,4 @@
-"""The store of a batch as a user meets it: kept, gone on with, refused, full."""
+"""The store of a batch as a user sees it: written, resumed, refused, on a full disk."""
 
 import io
 import json
@@ -30,7 +30,7 @@ from tests.running import run
 from tests.runs.stores import (
     ATTN,
     ROOT,
-    assert_same_figures,
+    assert_same_numbers,
     done_runs,
     run_lines,
     tidy,
@@ -128,7 +128,7 @@ def test_steps_on_one_generator_are_stored_with_their_samples(attn: Attn, tmp_pa
     query = "SELECT run, value FROM tidy WHERE statistic = 'input.feature0_mean' ORDER BY run"
     found = connection.execute(query).fetchall()
     connection.close()
-    # The third is what the first is: it stands in the store once.
+    # The third run equals the first, so the store has it once.
     assert found == [(i + 1, reports[i]["statistics"]["input"]["feature0_mean"]) for i in range(2)]
 
 
@@ -240,7 +240,7 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
 def test_a_link_is_the_store_that_it_names(attn: Attn, tmp_path: Path) -> None:
     arguments, store, link = write_batch(tmp_path, 2), tmp_path / "runs.db", tmp_path / "latest.db"
     link.symlink_to("runs.db")
-    assert attn([*arguments, "-o", str(link)]).code == 0  # which creates it
+    assert attn([*arguments, "-o", str(link)]).code == 0  # this creates the store
     with driving(store):
         assert attn([*arguments, "-o", str(link)]).err.startswith(f"{link}: is being written by another attn")
     assert "nothing was left to do" in attn([*arguments, "-o", str(store)]).err
@@ -263,7 +263,7 @@ def test_a_program_that_writes_the_store_is_waited_for(attn: Attn, tmp_path: Pat
 def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before ends at any moment: it unlinks its lock after ours was opened, before it is looked at."""
+    """The previous writer unlinks its lock after ours was opened and before it is examined."""
     lock, ended, stat = tmp_path / "runs.db-lock", [], Path.stat
 
     def stat_of_a_moment_later(path: Path, **options: bool) -> os.stat_result:
@@ -333,7 +333,7 @@ def test_expectations_also_hold_for_stored_runs(attn: Attn, tmp_path: Path) -> N
     assert attn([*arguments, *expected]).code == 0
     for _ in range(2):
         ended = attn([*arguments, *expected, "--expect", "sink_mass.max <= 0.99"])
-        # One word has all the weight, and so has the first of a causal row.
+        # A single word gets all the weight, and so does the first key of a causal row.
         assert ended.code == 1
         *told, _, last = ended.err.splitlines()
         assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
@@ -371,7 +371,7 @@ def test_statistics_of_some_runs_are_accepted(attn: Attn, tmp_path: Path) -> Non
     expected = [part for condition in conditions for part in ("--expect", condition)]
     command = ["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "x.db"), "--rows"]
     assert attn([*command, *expected]).code == 0
-    # Only the run itself shows that there is no tenth factor.
+    # Only the run itself shows that it has no tenth factor.
     ended = attn([*command, "--expect", "sharpness.9.entropy < 2"])
     assert ended.code == 1 and ended.err.endswith(
         "no run has sharpness.9.entropy (did you mean 'sharpness.2.entropy'?)\n"
@@ -417,7 +417,7 @@ def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
     raise AssertionError("nothing was kept within 60 s")
 
 
-# That workers end with their driver is in test_executors.py.
+# test_executors.py checks that workers end with their driver.
 @pytest.mark.parametrize("workers", [[], pytest.param(["--workers", "2"], marks=pytest.mark.nightly)])
 def test_an_interrupted_batch_resumes(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
     arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
@@ -764,7 +764,7 @@ def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
     expected = tidy(stores["serial"])
     for store in stores.values():
         assert len(done_runs(store)) == 300
-        assert_same_figures(tidy(store), expected)
+        assert_same_numbers(tidy(store), expected)
 
 
 def test_a_condition_that_nothing_meets_names_the_stored_values(attn: Attn, folder: Path) -> None:

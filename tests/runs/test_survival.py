@@ -1,4 +1,4 @@
-"""A driver killed at random moments: the store opens, nothing that was told is lost, and all is completed."""
+"""A driver killed at random moments: the store opens, no reported run is lost, and all runs are completed."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from tests.conftest import Attn
 from tests.runs.stores import (
     ATTN,
     ROOT,
-    assert_same_figures,
+    assert_same_numbers,
     done_runs,
     killed_by_thirteen,
     tidy,
@@ -26,7 +26,7 @@ NUM_WORKER_KILLS, NUM_NIGHTLY_WORKER_KILLS = 1, 3
 NUM_SENTENCES = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-# A driver that says on standard output how many runs it has told as finished; what it says is never more.
+# A driver that prints the number of runs that it has reported as finished.
 TELLING = """
 import sys
 from attncli.runs import driver
@@ -44,21 +44,21 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-# The same with chunks as they are; after each it waits for a line: the batch cannot end before a kill.
+# The same with chunks of the usual size. It waits for a line after each, so that no kill comes too late.
 WAITING = TELLING.replace("driver.MOST_JOBS = 8\n", "").replace(
     "flush=True)", "flush=True)\n    sys.stdin.readline()"
 )
 
 
 def killed_after(command: list[str], seconds: float, *, from_start: bool) -> int:
-    """Run the batch and kill it some time after its start or first chunk; how many runs it had told of."""
+    """Kill a batch some time after its start or first chunk; return the number of runs that it reported."""
     process = subprocess.Popen(
         [ATTN[0], "-c", TELLING, *command],
         env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     with process:
         assert process.stdout is not None
-        first = "" if from_start else process.stdout.readline()  # torch is there now
+        first = "" if from_start else process.stdout.readline()  # torch is imported now
         killer = threading.Timer(seconds, process.kill)
         killer.start()
         told = [first, *process.stdout]
@@ -75,7 +75,7 @@ def test_a_driver_killed_again_and_again(attn: Attn, tmp_path: Path, pytestconfi
     prompts = Path(arguments[-1])
     lines = prompts.read_text().splitlines()
     for number in range(NUM_NIGHTLY_KILLS if pytestconfig.getoption("--nightly") else NUM_KILLS):
-        # Each time the lines stand in another order, and some are missing: the plan changes, too.
+        # Each time the lines are in another order, and some are missing, so that the plan changes as well.
         prompts.write_text("\n".join(randomness.sample(lines, NUM_SENTENCES - number % 3)))
         from_start = number % 4 == 0
         seconds = randomness.uniform(0, 1.5 if from_start else 0.15)
@@ -86,7 +86,7 @@ def test_a_driver_killed_again_and_again(attn: Attn, tmp_path: Path, pytestconfi
     ended = attn([*arguments, "-o", str(store)])
     assert ended.code == 0, ended.err
     assert len(done_runs(store)) == 2 * NUM_SENTENCES
-    assert_same_figures(tidy(store), tidy(undisturbed))
+    assert_same_numbers(tidy(store), tidy(undisturbed))
 
 
 def children(pid: int) -> list[int]:
@@ -117,7 +117,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         for line in process.stdout:
             assert int(line) == len(done_runs(store))
-            # What a killed worker gave before is still to be read: then there may be none to kill.
+            # While results of a killed worker remain to be read, there may be no worker to kill.
             if kills < num_kills and (workers := children(process.pid)):
                 os.kill(random.choice(workers), signal.SIGKILL)
                 kills += 1
@@ -126,7 +126,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(
             process.stdin.flush()
         told = process.stderr.read()
     assert process.returncode == 0 and kills, told
-    assert_same_figures(tidy(store), tidy(undisturbed))
+    assert_same_numbers(tidy(store), tidy(undisturbed))
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.nightly)])

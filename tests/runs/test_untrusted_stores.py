@@ -1,4 +1,4 @@
-"""A store is a file from anywhere: what is not as attn writes it is refused or left out, in one line."""
+"""Stores are untrusted: anything that attn did not write is refused or left out, in one line."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELEC
 
 @pytest.fixture(scope="module")
 def bytes_of_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Of a batch of two sentences with two settings."""
+    """Return the store of a batch of two sentences with two settings."""
     folder = tmp_path_factory.mktemp("batch")
     run_lines([*write_batch(folder, 2), "-o", str(folder / "runs.db")])
     return (folder / "runs.db").read_bytes()
@@ -27,7 +27,7 @@ def bytes_of_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def bytes_of_survey(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Of the heads of the shipped model on two texts."""
+    """Return the store of a survey of the shipped model's heads on two texts."""
     folder = tmp_path_factory.mktemp("survey")
     (folder / "texts.txt").write_text("the cat\nsat on the mat\n")
     run_lines(["heads", "--texts", str(folder / "texts.txt"), "-o", str(folder / "survey.db")])
@@ -42,7 +42,7 @@ def store(tmp_path: Path, bytes_of_store: bytes) -> Path:
 
 
 def change(store: Path, *statements: str) -> None:
-    """Run SQL, and leave out what a table says about its values."""
+    """Run SQL without the tables' check constraints."""
     with closing(sqlite3.connect(store, isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         for statement in statements:
@@ -50,7 +50,7 @@ def change(store: Path, *statements: str) -> None:
 
 
 def of_store(tmp_path: Path, store: Path) -> list[list[str]]:
-    """The command lines that read or write a store."""
+    """Return the command lines that read or write a store."""
     return [
         ["results", str(store)],
         ["results", "--tidy", str(store)],

@@ -1,4 +1,4 @@
-"""Workers are started where a plan is worth it, and torch has one thread wherever there are many runs."""
+"""Workers are started if a plan has enough work, and torch has one thread if there are many runs."""
 
 import gc
 import os
@@ -54,7 +54,7 @@ GB = 10**9
     [
         (WorkLeft(20_000, 100.0, GB // 2), 2, 24 * GB, 2),
         (WorkLeft(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
-        (WorkLeft(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
+        (WorkLeft(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each works as long as its start takes
         (WorkLeft(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
         (
             WorkLeft(20_000, 49.0, 0, 10**8, runs_once=True),
@@ -214,7 +214,7 @@ def test_a_later_import_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=str,
 )
 def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: int) -> None:
-    """From Python as from the command, as OpenMP itself says; the environment is what it was."""
+    """From Python and from the command, as OpenMP itself reports; the environment is unchanged."""
     script = f"{door}; import os, torch; print(os.environ.get({SPINNING!r}))"
     kept = {name: value for name, value in os.environ.items() if name not in (SPINNING, "OMP_WAIT_POLICY")}
     environment = kept | given | {"OMP_DISPLAY_ENV": "verbose"}
@@ -228,7 +228,7 @@ def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: 
 def test_garbage_is_collected_while_a_command_runs(
     attn: Attn, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """main switches it off for the imports; none of these but self imports torch."""
+    """main switches it off for the imports; only self imports torch."""
     states: list[bool] = []
     monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: states.append(gc.isenabled()))
     gc.disable()
@@ -241,7 +241,7 @@ def test_garbage_is_collected_while_a_command_runs(
 
 
 class NoKeys:
-    """Every run has the key of its place; none is done."""
+    """Gives every run its place as its key; no run is completed."""
 
     def job_keys(self, job: Job) -> list[bytes]:
         return [job.place.to_bytes(4, "big")]
@@ -257,7 +257,7 @@ class EmptyStore:
         return Chunk(jobs)
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Keeps nothing."""
+        """Store nothing."""
 
 
 def sizes_of_chunks(
@@ -310,7 +310,7 @@ def test_chunks_of_texts_through_a_model_take_longer(tmp_path: Path) -> None:
 def test_loading_a_model_does_not_count_towards_the_time_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the first text, for which it is loaded, would make the next ones run one by one."""
+    """Otherwise the first text, for which the model is loaded, would make the next texts run one by one."""
     (tmp_path / "x.yaml").write_text("experiment: heads\nsentence: a cat sat\n")
     kept_pretrained = loading.kept_pretrained
     seconds = [2.0]
@@ -346,8 +346,8 @@ def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as first:
             first.setattr(runtime, "SECONDS", 60.0)
             with runtime.idle_core_threads():
-                assert torch.get_num_threads() == 1  # nothing is known yet
-        with runtime.idle_core_threads() as look:  # four seconds of others in no time, twice
+                assert torch.get_num_threads() == 1  # no measurement yet
+        with runtime.idle_core_threads() as look:  # other processes used four seconds, twice
             assert torch.get_num_threads() == 1
             look()
             assert torch.get_num_threads() == 2

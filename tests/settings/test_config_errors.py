@@ -1,4 +1,4 @@
-"""Every error of a config file: all at once, one line each, at its place."""
+"""Errors in a config file are reported together, one line each, with their places."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_each_error_is_one_line_at_its_place(tmp_path: Path, text: str) -> None:
 
 
 def test_defaults_are_those_of_the_steps_experiments(tmp_path: Path) -> None:
-    """`method` is also a setting of experiments that have no swap."""
+    """`method` is also a setting of experiments without swap."""
     steps = "steps:\n  - {experiment: ablate, sentence: a b, other: a c}\n"
     assert errors_of(tmp_path, f"defaults: {{method: nothing}}\n{steps}") == [
         "x.yaml:1:12: method: must be one of zero, mean, sink or swap (got nothing)"

@@ -1,4 +1,4 @@
-"""What settings need or exclude, and the forms of commands, which have settings of their own."""
+"""Settings that need or exclude others, and the forms of commands, which have their own settings."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from attncli.settings.models import FILE, ON_GRID, TRANSCRIBED
 
 
 def lines_of(spec_class: type[Spec], settings: dict[str, Any]) -> list[str]:
-    """The errors of settings that stand in a file, each on the line of its place."""
+    """Return the errors in settings, each of which is on its own line of a file."""
     given = {
         key: Given(value, f"x.yaml:{line}:1") for line, (key, value) in enumerate(settings.items(), start=1)
     }
@@ -59,7 +59,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declared(table: str) -> list[tuple[str, str, str]]:
-    """Each experiment with what `needs` or `excludes` of its Spec name: a setting, and the cause or need."""
+    """Return the experiment, the setting, and its need or the cause that excludes it, per declaration."""
     return [
         (name, setting, first if table == "excludes" else second)
         for name, spec_class in SPECS.items()
@@ -77,7 +77,7 @@ def test_needs_and_excludes_name_settings() -> None:
 
 
 def lines_with(name: str, settings: dict[str, Any]) -> list[str]:
-    """The errors of the settings, by themselves or with a model and a text."""
+    """Return the errors in the settings, by themselves and with a model and a text."""
     in_model = {**settings, **MODEL, "sentence": "a b"}
     return [line for given in (settings, in_model) for line in lines_of(SPECS[name], given)]
 
@@ -157,7 +157,7 @@ FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() fo
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("command", "name"), FORMS_OF_COMMANDS)
 def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(command: str, name: str) -> None:
-    """Each with one sentence, which follows from the two Specs: for none of these is a line written."""
+    """The sentence of each refusal follows from the two Specs."""
     asked, spec_class = OF_FORMS[name], FORM_SPECS[command][name]
     assert spec_class_of(command, asked) is spec_class and lines_of(spec_class, asked) == []
     by = next(form for form in FORMS[command] if form.name == name).asked_by.split()[-1]
@@ -199,7 +199,7 @@ def test_an_empty_text_and_zero_are_errors_and_not_off(command: str, key: str, v
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("asked", [{}, {"policy": "window"}, {"bits": 8}])
 def test_a_setting_that_a_command_replaces_is_explained(asked: dict[str, Any]) -> None:
-    """As a flag is: `context` was a key of `attn cache` that it only refused."""
+    """As for a flag. `context` was once a key of `attn cache`, which only refused it."""
     (line,) = lines_of(spec_class_of("cache", asked), {**asked, "context": "c"})
     place = f"x.yaml:{len(asked) + 1}:1: context: is not a setting of attn cache"
     assert line == f"{place}, which reads only decoders and has no second text"

@@ -1,4 +1,4 @@
-"""A model among the settings: where it lies, and which settings it leaves nothing to say."""
+"""A model among the settings: its path, and the settings that it rules out."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What settings mean: YAML without surprises, defaults that follow, the schema."""
+"""The meaning of settings: types in YAML, defaults that depend on others, the schema."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What an experiment says of its statistics before it runs is what its report has."""
+"""The statistics that an experiment declares are those in its report."""
 
 from pathlib import Path
 from typing import Any

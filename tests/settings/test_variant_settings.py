@@ -1,4 +1,4 @@
-"""Which variants go together, and what is said of those that do not."""
+"""Variants that can be combined, and the errors for those that cannot."""
 
 from pathlib import Path
 

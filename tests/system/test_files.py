@@ -1,4 +1,4 @@
-"""Anything but a file, and a file that is too large, is refused before reading; a shell's pipes are read."""
+"""Special files and files that are too large are refused before they are read; a shell's pipes are read."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ def sparse(path: Path) -> None:
 
 def listening(path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
-    with socket.socket(socket.AF_UNIX) as bound:  # whose names are short
+    with socket.socket(socket.AF_UNIX) as bound:  # a socket's path must be short
         bound.bind(f"/proc/self/fd/{folder}/{path.name}")
     os.close(folder)
 

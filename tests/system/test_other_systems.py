@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Attn
 from tests.model_folders import save_model
-from tests.runs.stores import ROOT, assert_same_figures, tidy, write_batch
+from tests.runs.stores import ROOT, assert_same_numbers, tidy, write_batch
 
 # Python imports this first, in every process that is started from here, workers too.
 TAKEN_AWAY = """
@@ -91,6 +91,6 @@ def test_commands_run_without_features_that_only_linux_has(attn: Attn, tmp_path:
         ["show", "report.json"],
     )
     for store in ("runs.db", "workers.db"):
-        assert_same_figures(tidy(tmp_path / store), tidy(tmp_path / "expected.db"))
+        assert_same_numbers(tidy(tmp_path / store), tidy(tmp_path / "expected.db"))
     assert "10 runs are done, 0 failed" in shown and "run,id,causal,layer,head" in shown
     assert "2 layers" in shown and shown.count("2 texts") >= 2 and "multihead" in shown

@@ -1,4 +1,4 @@
-"""Nothing that a terminal would obey, hide or move passes the sanitizer."""
+"""The sanitizer lets nothing through that a terminal would obey, hide or move."""
 
 import ast
 import unicodedata

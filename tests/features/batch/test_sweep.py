@@ -1,4 +1,4 @@
-"""A grid of settings, and overrides of every file."""
+"""Grids of settings, and overrides that apply to every file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`attn lesson`: the pages that ship, what they claim, and their files."""
+"""`attn lesson`: the shipped pages, the numbers that they quote, and their files."""
 
 import re
 import shlex
@@ -42,7 +42,7 @@ def test_every_command_of_a_page_is_run_and_needs_no_shell(number: int) -> None:
 
 @pytest.mark.parametrize("number", PAGES)
 def test_nothing_of_a_page_is_lost_or_damaged(number: int) -> None:
-    """Letter by letter, blanks aside; what a link adds is the number of its lesson."""
+    """Letter by letter, apart from spaces and the lesson numbers that links add."""
     source = re.sub(r"```console\n.*?```", "", PAGES[number], flags=re.DOTALL).removeprefix("# ")
     source = re.sub(r"\[([^][]*)\]\([^() ]*\.md\)", r"\1", source.replace("```", ""))
     parts = [part.text for part in OF_NUMBER[number].parts if isinstance(part, Prose)]
@@ -111,7 +111,7 @@ def test_every_number_that_a_lesson_quotes_is_in_its_own_output(number: int) -> 
 
 @pytest.mark.nightly
 def test_the_program_of_a_lesson_is_printed_whole_and_runs(attn: Attn) -> None:
-    """With the Python that runs attn, whatever stands on PATH."""
+    """With the Python that runs attn, whatever is on PATH."""
     (printed,) = (part.text for part in OF_NUMBER[22].parts if isinstance(part, Prose) and part.literal)
     assert printed == (LESSON_FILES / "own-model.py").read_text().rstrip()
     ended = attn(["lesson", "own-model"])
