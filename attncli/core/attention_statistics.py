@@ -108,7 +108,7 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2 or tensor.ndim != query.ndim:
             raise ValueError(
-                f"{name} has {tensor.ndim} axes, query has {query.ndim}: must be equal, at least 2"
+                f"{name} has {tensor.ndim} axes, query has {query.ndim}: they must be equal and at least 2"
             )
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has type {tensor.dtype}: it must be a floating-point type")
@@ -163,8 +163,8 @@ class AttentionStatistics:
     - max_weight: max_j p_j
     - sink_mass: the weight on the first key; 0 if it is hidden
     - distance: sum_j p_j |position - j|
-    - participation: 1 / sum_j p_j^2, the number of keys that share the weight, in float64: above `visible`
-      if a sink takes most of the weight
+    - participation: 1 / sum_j p_j^2, the number of keys that share the weight, in float64; it exceeds
+    `visible` if a sink takes most of the weight
 
     Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the keys:
     its index or, if causal, its index + num_keys - num_queries, so that the last query stands at the last
@@ -189,11 +189,11 @@ class AttentionStatistics:
     top_weights: Float[Tensor, "*batch query top_k"]
     """The weights of `top_keys`; null beyond `visible`."""
     previous_token: Float[Tensor, "*batch query"]
-    """The weight on the key at position - 1; 0 if that key is hidden, null if there is none."""
+    """The weight on the key at position - 1; 0 if that key is hidden, null if there is no such key."""
     visible: Int[Tensor, "*batch query"]
     """The number of keys that each query may see."""
     score_mean: Float[Tensor, "*batch"]
-    """The mean of the (scaled, capped) scores over all visible entries of a head; null if there are none."""
+    """The mean of the (scaled, capped) scores over the visible entries of a head; null if none is visible."""
     score_variance: Float[Tensor, "*batch"]
     """The unbiased variance of these scores; null if there are fewer than two."""
     score_min: Float[Tensor, "*batch"]
@@ -212,7 +212,9 @@ class AttentionStatistics:
         rows = vars(self).get("rows", {})  # not set yet during copying or unpickling
         if name not in rows:
             names = ", ".join(rows)
-            raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {names}")
+            raise AttributeError(
+                f"AttentionStatistics has no attribute {name!r}; its row statistics are {names}"
+            )
         row: Tensor = rows[name]
         return row
 

@@ -20,7 +20,7 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function that computes results of a layer or given weights, and a test of whether it suits them."""
+    """A function that computes results of a layer or of given weights, and a test of its suitability."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]
@@ -60,7 +60,7 @@ def attend_by_tiles(
     return tiles.attend(layer, wanted, progress)
 
 
-# The first engine that suits is used; the last one suits everything.
+# The first suitable engine is used; the last one is always suitable.
 ENGINES = {
     "tiles": Engine(attend_by_tiles, is_long),
     "rows": Engine(rows.attend, lambda source, wanted: True),
@@ -78,7 +78,7 @@ def engines() -> dict[str, Engine]:
 
 
 def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
-    """Return the name of the first engine that suits."""
+    """Return the name of the first suitable engine."""
     return next(name for name, engine in engines().items() if engine.suits(source, wanted))
 
 
@@ -180,7 +180,7 @@ KeyColumns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
 
 
 class Masked(NamedTuple):
-    """Some queries, the keys that any of them sees, and their mask: 0 where seen, -inf elsewhere."""
+    """The mask of some queries, for the keys that any of these queries sees: 0 if visible, otherwise -inf."""
 
     queries: slice
     keys: slice | Int[Tensor, " key"]
@@ -190,8 +190,8 @@ class Masked(NamedTuple):
 class FusedAttention:
     """softmax(scale q k) v, computed by torch without a matrix of weights.
 
-    The masks of the last layer are cached, because neighbouring layers share them. `columns` may name the
-    keys that some queries see more precisely than the visibility's span.
+    The masks of the last layer are cached, because neighbouring layers share them. `columns` may list the
+    keys that some queries see, if the visibility's span has more keys than that.
     """
 
     def __init__(self, columns: KeyColumns | None = None) -> None:
@@ -230,7 +230,7 @@ class FusedAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def _masks(self, layer: AttentionLayer) -> list[Masked]:
-        """Return the layer's masks: one per block of queries if their keys differ, otherwise a single one."""
+        """Return the layer's masks: one for all queries, or one per block if blocks see different keys."""
         seen, query = layer.visibility, layer.query
         if self._last_masks is None or self._last_masks[0] is not seen:
             size = MASKED_QUERIES if seen.causal or seen.window is not None else seen.num_queries

@@ -361,7 +361,7 @@ def outside_mass(
 def average_product_correction(
     scores: Float[Tensor, "*batch row column"],
 ) -> Float[Tensor, "*batch row column"]:
-    """F_ij - F_i. F_.j / F_..: the score of a pair minus its row sum times its column sum over the total.
+    """F_ij - F_i. F_.j / F_..: a pair's score minus the product of its row and column sums over the total.
 
     Dunn, Wahl and Gloor 2008 (10.1093/bioinformatics/btm604), applied to attention by Rao et al. 2021.
     """
@@ -461,7 +461,7 @@ def retrieval_score(
 ) -> tuple[Float[Tensor, "*head"], int]:
     """The share of copied tokens whose strongest key is the same token in the needle, and their number.
 
-    A generated token counts as copied if the needle contains it. NaN if no token was copied. Wu et al. 2024
+    A generated token counts as copied if it occurs in the needle. NaN if no token was copied. Wu et al. 2024
     (2404.15574), section 2, who divide by the number of tokens in the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
@@ -527,7 +527,7 @@ def current_token(at: Places) -> Pattern:
 
 
 def neighbour(at: Places) -> Pattern:
-    """j is one of the up to eight patches around i, those for which the larger of |rows| and |columns| is 1.
+    """j is one of the up to eight patches around i, at most one row and one column away.
 
     A head that looks at the same neighbour everywhere computes one step of a 3 x 3 convolution (Cordonnier et
     al. 2020, 1911.03584).

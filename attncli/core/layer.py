@@ -54,7 +54,7 @@ MAX_CACHED_QUERIES = 1024
 
 @dataclass(frozen=True)
 class SeenKeys:
-    """A run of keys visible to some queries, and its columns `masked` that some of these queries do not see.
+    """A run of keys visible to some queries, and the `masked` columns, which some of them do not see.
 
     `hidden` is added to scores: -inf or 0, or None if all keys are visible. `visible` is the number of keys
     that each query sees; `blind` marks queries that see no key, or is None if every query sees one.
@@ -68,7 +68,7 @@ class SeenKeys:
     positions: Queries
     columns: Keys
     shared: dict[str, Any] = field(default_factory=dict)
-    """Values that formulas computed from these positions alone."""
+    """Values that formulas computed only from these positions."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Visibility:
         return self.block(queries, keys)
 
     def span(self, queries: slice) -> tuple[slice, slice]:
-        """The keys that some of these queries may see, and those of them that not all of these queries see.
+        """The keys that some of these queries may see, and the subset that some of these queries do not see.
 
         Causal rows end at the last query and windows begin at the first one's: keys outside this range cost
         nothing.
@@ -315,7 +315,7 @@ class AttentionLayer:
 
     @cached_property
     def longest_key(self) -> float:
-        """The Euclidean length of the longest key; its product with the longest query's bounds the scores."""
+        """The Euclidean length of the longest key; its product with `longest_query` bounds the scores."""
         return longest_row(self.key)
 
     def expanded(self) -> tuple[Tensor, Tensor]:
@@ -404,14 +404,14 @@ class Patterns:
         flat = weights.flatten(-2)
         if len(flat) > 1:
             return flat @ patterns.flatten(-2).mT
-        if flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns are slower than with one
+        if flat.shape[-1] > FEW_ENTRIES:  # one at a time: a product with few columns is slower
             return torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
         # Not a matrix product, which would have to wake up threads.
         return (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
 
     @cached_property
     def _last(self) -> local:
-        """The last block of each thread, because the other heads of the same queries come next."""
+        """Each thread's last block, which the other heads of the same queries need next."""
         return local()
 
     def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Shaped[Tensor, "#text query key"]]:
@@ -486,7 +486,7 @@ class Wanted:
 class Moments:
     """The mean, unbiased variance and range of each head's visible scores, in float64.
 
-    NaN without visible entries; the variance is also NaN if there is only one.
+    NaN if no entry is visible; the variance is NaN for a single entry, too.
     """
 
     mean: Float[Tensor, "text head"]
@@ -502,7 +502,7 @@ class Computed:
     `raw_scores` are query . key; `scores` are the input of the softmax, -inf where hidden. `top_keys` are -1
     and `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows. `rest` has the
     results for the rows without their first key; its `nothing_left` marks rows that see keys but have no
-    weight on them, or is None if there are no such rows.
+    weight on them, or is None if no row is like that.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)

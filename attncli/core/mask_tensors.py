@@ -7,7 +7,7 @@ from torch import Tensor
 from attncli.core.layer import Visibility
 
 HIDES = -500.0
-"""Mask entries at or below this number hide: the smallest of a dtype, -1e9, or -1,000 beside a bias."""
+"""Mask entries at or below this number hide keys: a dtype's minimum, -1e9, or -1,000 beside a bias."""
 GAP = 100.0
 """The smallest gap between rows that a mask hides and all other rows; a bias has smaller gaps."""
 HIDDEN_BY_A_HEAD = -1e30

@@ -17,7 +17,7 @@ TokenMask = Bool[Tensor, "token token"]
 def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     """Query i sees key j if j <= i + num_keys - num_queries: the last query sees the last key.
 
-    With as many keys as queries, this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
+    With as many keys as queries, this is the lower triangle described in Vaswani et al. 2017, section 3.2.3.
     """
     return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
 
@@ -28,7 +28,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
 
 
 def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> TokenVectors:
-    """out[t] = the sum of the vectors that t sees, divided by their number for the mean: token by token."""
+    """out[t] = the sum, token by token, of the vectors that t sees, divided by their number for the mean."""
     rows = []
     for visible in mask:
         seen = vectors[..., visible, :]
@@ -174,7 +174,7 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
 def attend_differentially(
     layer: AttentionLayer, factor: float, wanted: Wanted
 ) -> tuple[Computed, Computed, Computed]:
-    """Compute attention of each half of query and key, and the first minus `factor` (lambda) times the other.
+    """Attend with each half of query and key, and subtract `factor` (lambda) times the second result.
 
     The result for the difference has the wanted row and key statistics, the weights and the output. Ye et al.
     2024, Differential transformer (2410.05258), equation 1.

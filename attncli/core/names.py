@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from attncli.index import installed_features
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
-"""What replaces the output of a removed head."""
+"""The replacement for the output of a removed head."""
 PairMethod = Literal["heads", "mean", "logistic"]
 """The method for finding known pairs: single heads, the best heads' mean, or a regression over all heads."""
 SourceMethod = Literal["weights", "removal", "sampled"]
@@ -94,7 +94,7 @@ ON_GRIDS = ("distance", "current_token", "neighbour", "special_mass", "from_to_w
 IN_TIME = ("distance_seconds", "near_mass")
 """The statistics of tokens that have a time."""
 REPEAT_PATTERNS = ("duplicate_token", "induction")
-"""The patterns of repeated tokens. Tokens in time have none, since no two of them are equal."""
+"""The patterns of repeated tokens; tokens that have a time never repeat."""
 REQUESTED_PATTERNS = ("from_to_weight", "others_to_weight")
 """The patterns of the tokens that --from and --to name."""
 KEY_PATTERNS = ("sink_mass_4", "special_mass", *REQUESTED_PATTERNS)
@@ -189,7 +189,7 @@ HEAD_PATTERNS = {
 
 
 EVEN = ("sink_mass", "previous_token", "next_token", "current_token", "special_mass", "one_key_mass")
-"""Pattern statistics that are high for any head on short texts, so their even-weight values are saved."""
+"""Pattern statistics that are high for any head on short texts, so values for even weights are saved, too."""
 
 
 class Effect(NamedTuple):
@@ -239,7 +239,7 @@ def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
 
 
 def named_head(name: str) -> NamedHead:
-    """Parse a head's name. Raises ValueError if it is not one."""
+    """Parse a head's name. Raises ValueError if the name is not valid."""
     place = PLACE.fullmatch(name)
     if place is None:
         raise ValueError(f"must be LAYER:HEAD, such as 5:11 (got {name})")
@@ -280,7 +280,7 @@ def position_among(position: int, num_tokens: int) -> int:
 
 
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
-    """The positions that a name refers to: every occurrence of a string, or an empty tuple if there is none.
+    """The positions that a name refers to: every occurrence of a string, which may be an empty tuple.
 
     A whole number or `last` is a position; negative numbers count from the end. Anything else is a string,
     matched as written, otherwise without its quotes ("last", "5"), otherwise with the number of the

@@ -45,7 +45,7 @@ class Compared(NamedTuple):
 
 
 class Predictions:
-    """Distributions p over tokens, one per place, with which other distributions are compared.
+    """Distributions p over tokens, one per place, to compare other distributions with.
 
     p is rounded to the dtype of the logits, which changes a divergence by less than 1e-7 of its value; every
     logarithm and sum is computed in float64. Kullback & Leibler 1951, 10.1214/aoms/1177729694.

@@ -18,7 +18,7 @@ ALONE = RLock()
 
 @contextmanager
 def quiet_warnings(*errors: type[Warning]) -> Iterator[None]:
-    """Hide all warnings inside the block, but raise those of the types in `errors`; one thread at a time.
+    """Hide all warnings inside the block, but raise warnings of the types in `errors`; one thread at a time.
 
     If two threads used `warnings.catch_warnings`, the filters of one would remain in the whole process.
     """
@@ -75,7 +75,7 @@ class SharedChange:
         self._lock.acquire()
 
     def after_fork(self, *, is_child: bool) -> None:
-        """In the child, undo the changes of all threads but the forking one: no other exists there."""
+        """In the child, undo the changes of the other threads: only the forking thread exists there."""
         try:
             for user, thread in [*self._users.items()] if is_child else ():
                 if thread != get_ident():

@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
 @runtime_checkable
 class Progress(Protocol):
-    """A listener that is told the progress of an experiment."""
+    """A listener for the progress of an experiment."""
 
     def __call__(self, share: float, /) -> None:
         """Report the finished share of a long computation, between 0 and 1."""
@@ -42,13 +42,13 @@ class Progress(Protocol):
         """Show text as a model generates it."""
 
     def begin(self, text: str, /) -> None:
-        """Show a line until anything else is shown: the next step takes long and reports no progress."""
+        """Show a line until anything else is shown, because the next step is long and reports no progress."""
 
     def tell(self, line: str, /) -> None:
-        """Show a line that stays, once a part is finished."""
+        """Show a permanent line when a part is finished."""
 
     def begin_layer(self, number: int, count: int, /) -> None:
-        """Report the start of a layer, out of `count` layers, of a model whose layers are read as it runs."""
+        """Report the start of one of `count` layers of a model whose layers are read as it runs."""
 
 
 class Work:

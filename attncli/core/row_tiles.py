@@ -170,7 +170,7 @@ def softmax_rows(
     """Compute exp(score - logsumexp) in the first buffer; return it with the logsumexp and the softmax.
 
     Hidden scores are -inf. The sink, a score, joins only the denominator. A row without visible keys has
-    weights 0. `num_keys` is the total number of keys; these may be only some of them.
+    weights 0. `num_keys` is the total number of keys, of which these scores may cover only some.
     """
     if scores.dtype == torch.float32 and scores.device.type == "cpu" and tile_pass() is not None:
         return _compiled(scores, seen, sink, buffers[0], cache_ends(num_keys))
@@ -262,7 +262,7 @@ def _below_sink(
 NUM_BUFFERS = 3
 """The number of buffers that `Scratch` holds for a tile: scores, weights and, for torch, exponents."""
 TILE = 2**20
-"""The number of scores in a tile: 4 MB of scores, as much of weights and, for torch, of exponents."""
+"""The number of scores in a tile: 4 MB for scores, 4 MB for weights and, with torch, 4 MB for exponents."""
 LEAST_ROWS = 64
 """The number of rows per head in a tile.
 
@@ -283,11 +283,11 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class Tile:
-    """The rows of a block, with the keys that any of them sees.
+    """The rows of a block, with the keys that any of these rows sees.
 
     Scores and logsumexp are present if weights were computed from scores; hidden scores are -inf, and
-    `masked` is True if there are any. `blind` marks queries that see no key, or is None if there are none.
-    The next tile overwrites the tensors.
+    `masked` is True if any score is hidden. `blind` marks queries that see no key, or is None if every query
+    sees one. The next tile overwrites the tensors.
     """
 
     block: TilePlace
@@ -306,7 +306,7 @@ class Tile:
         return self.rows.weights
 
     def ranking(self) -> Float[Tensor, "text head query key"]:
-        """The numbers that rank keys, -inf where hidden: scores if there are any, otherwise weights."""
+        """The numbers that rank keys, -inf where hidden: scores if they are known, otherwise weights."""
         if self.scores is not None:
             return self.scores
         assert self.seen is not None
@@ -383,7 +383,7 @@ def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
 
 
 def tile_places(source: LayerOrWeights) -> list[list[TilePlace]]:
-    """Return places of tiles that cover every row; each list has the heads of the same queries."""
+    """Return the places of tiles that cover every row; each list has all heads of the same queries."""
     every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
     same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]

@@ -390,7 +390,7 @@ class PatternMass:
 
 
 SPARE_BITS = 46
-"""The bits by which the sum of the weights beside the first key must exceed the smallest normal number."""
+"""The number of bits by which the weights beside the first key must sum to more than the smallest normal."""
 
 
 class RestOfRows:

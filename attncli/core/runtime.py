@@ -61,7 +61,7 @@ VARIABLE = "OMP_NUM_THREADS"
 """Sets the number of torch's threads, which slow down many small runs, especially on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
-"""How many rounds (half a millisecond) an idle torch thread keeps its core; GNU's default is 300,000."""
+"""The number of rounds (half a millisecond) that an idle torch thread spins; GNU's default is 300,000."""
 STATUS = Path("/proc/stat")
 SECONDS = 0.5
 """The number of seconds over which idle cores are counted before the number of threads is adjusted."""
@@ -97,7 +97,7 @@ def _torch_library() -> ctypes.CDLL:
 
 
 def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
-    """Set the number of torch threads of the calling thread, and return MKL's previous number.
+    """Set the number of torch threads for the calling thread, and return MKL's previous number.
 
     torch.set_num_threads would also apply to every thread that begins later, including the caller's. OpenMP
     and MKL keep a number per thread (MKL's is 0 if it follows OpenMP's); a torch built without them is left
@@ -239,7 +239,7 @@ idle_cores = IdleCores()
 
 
 def package_with_damaged_metadata(error: Exception) -> str | None:
-    """The package whose broken entry points stop torch's import, which reads every entry point; or None."""
+    """The package whose broken entry points stop the import of torch, which reads them all, or None."""
     from importlib import metadata
 
     raised = error.__traceback__

@@ -18,9 +18,9 @@ class RowCache(Protocol):
 
 
 class SignedLayer(ABC):
-    """The heads of a layer whose output is linear in its values: output_i = sum_{j <= i} w_ij v_j, any w.
+    """The heads of a layer whose output is linear in its values: output_i = sum_{j <= i} w_ij v_j, for any w.
 
-    A subclass provides the sizes, and the weights a few rows at a time; everything else has a default.
+    A subclass provides the sizes, and yields the weights a few rows at a time; everything else has a default.
     """
 
     @property

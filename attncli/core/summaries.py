@@ -87,7 +87,7 @@ class RunningMoments:
 
 LEVEL = 0.95
 CLOSE = 1e-13
-"""Newton's method stops once a step changes a quantile by a smaller share of it than this."""
+"""Newton's method stops once a step changes a quantile by less than this fraction."""
 
 
 def _central_mass(quantile: float, degrees: int) -> float:
@@ -217,7 +217,7 @@ def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> 
 
 
 def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
-    """The number of smaller numbers, plus half the number of others that are equal."""
+    """For each number, the count of smaller numbers plus half the count of other equal numbers."""
     below = numbers.unsqueeze(1) > numbers
     equal = numbers.unsqueeze(1) == numbers
     return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2

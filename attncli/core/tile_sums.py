@@ -1,4 +1,4 @@
-"""The scores of one head, a tile at a time, and their running sums, by the compiled library or by torch."""
+"""The scores of one head, a tile at a time, and running sums computed by the compiled library or by torch."""
 
 import ctypes
 from collections.abc import Callable, Iterator

@@ -139,7 +139,7 @@ def break_ties(
 
 
 def tied_rows(top_scores: Float[Tensor, "query more"]) -> Bool[Tensor, " query"] | None:
-    """The rows with two scores that differ only by rounding, or None if there are none."""
+    """The rows with two scores that differ only by rounding, or None if there are no such rows."""
     if suits(top_scores):
         library, is_tied = tile_pass(), torch.empty(len(top_scores), dtype=torch.bool)
         assert library is not None
@@ -343,7 +343,7 @@ def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
 TileJob = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
-"""How many rows' statistics are computed together: with few, each operation costs more than its numbers."""
+"""The number of rows whose statistics are computed together; with fewer rows, overhead would dominate."""
 CHAINS = 8
 """The number of a head's column sums that are accumulated in parallel."""
 
@@ -365,13 +365,13 @@ class StreamPlan:
 
 
 class HeadJobs:
-    """Fills `into`, one head's tensors by name. A stage's jobs may run once the previous stage is done."""
+    """Jobs that fill `into`, one head's tensors by name. A stage's jobs run after the previous stage."""
 
     def __init__(self, head: ScaledHead, plan: StreamPlan, into: dict[str, Tensor]) -> None:
         has_blocks = plan.num_queries > plan.sizes.queries
         self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
-        # One key more than wanted, to detect a tie with the last.
+        # One key more than wanted, to detect a tie with the last wanted key.
         num_top = plan.top_k + 1 if plan.top_k else 0
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
@@ -441,7 +441,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 ROWS_TOGETHER = 65536
-"""How many rows of running sums, and copies of keys, are in memory at a time, for one or several heads."""
+"""The number of rows of running sums, and of copied keys, in memory at a time, for one or several heads."""
 
 
 def stream(

@@ -39,7 +39,7 @@ MATRICES = ("scores", "pattern")
 MOST_RECENT = 16
 """The number of module outputs to remember: enough for the projections before each call of attention."""
 SAME_LENGTH = 1e-4
-"""The largest change in a vector's length under a rotation, relative to the longest vector."""
+"""The largest change of a vector's length that counts as a rotation, relative to the longest vector."""
 
 Vectors = Float[Tensor, "text token head dim"]
 
@@ -65,7 +65,7 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
     """
     cache: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)
-    refuse_replaced(pretrained.model, ["gated"], "which no cache of activations holds")
+    refuse_replaced(pretrained.model, ["gated"], "which an activation cache cannot hold")
     with ExitStack() as opened:
         recent = opened.enter_context(_recent_outputs(pretrained.model))
         if is_patched(pretrained.model):

@@ -54,7 +54,7 @@ def dealt(
 
 @dataclass(frozen=True)
 class NamedParts:
-    """The part with which each text is held out, and the names of the parts.
+    """The part that each text is held out with, and the names of the parts.
 
     `groups` is the group of each text, within which labels may be permuted; it equals the part unless groups
     share parts. `shared` is the name of a group that is spread over all parts because it is the only one with
@@ -74,7 +74,7 @@ class NamedParts:
 def group_parts(
     groups: list[str | None], is_positive: Bool[Tensor, " text"], generator: torch.Generator, *, key: str = ""
 ) -> NamedParts:
-    """Make one part per group (many groups share ten parts), and spread texts without a group over all parts.
+    """Make one part per group (more than ten groups share ten parts); texts without a group go to all parts.
 
     A group that has all texts of one label is spread, too. Without groups there are five parts. Raises
     UserError, which names `key`, if a part lacks one of the labels.
@@ -112,7 +112,7 @@ def group_parts(
         if num_parts < num_groups:
             reason = f"{num_groups} groups share {num_parts} folds, and one fold has texts of only one label"
             advice = "use fewer, larger groups with both labels, or no groups"
-            raise UserError(f"hold_out: {key} must have groups that can be left out ({reason}): {advice}")
+            raise UserError(f"hold_out: the groups of {key} cannot be held out ({reason}): {advice}")
         advice = "leave their cells empty to spread these texts over all folds"
         raise UserError(f"hold_out: {key} {name} has texts of only one label: {advice}")
     return NamedParts(part_by_text, permutation_groups, tuple(names), shared)

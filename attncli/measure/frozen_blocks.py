@@ -1,4 +1,4 @@
-"""Single blocks of a model, run on other inputs while the scales of their norms are frozen."""
+"""Single blocks of a model, run on other inputs with the scales of their norms frozen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,7 +28,7 @@ CHUNK = 2**24
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
 """Returns the vectors of a part when called, because storing all heads at once would take much memory."""
 ReplacedOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
-"""The vectors that modules return instead of their own."""
+"""The vectors that modules return instead of the computed ones."""
 
 
 class FrozenBlocks:
@@ -44,7 +44,7 @@ class FrozenBlocks:
     def beginning_behind(
         self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
     ) -> AbstractContextManager[None]:
-        """While the model runs, skip all blocks; the last returns its recorded output or these vectors."""
+        """Skip all blocks as the model runs; the last block returns its recorded output or these vectors."""
         return self.blocks.begun_at(len(self.blocks.calls), num_copies, vectors)
 
     def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
@@ -72,7 +72,7 @@ class FrozenBlocks:
             return vectors
         writer, _, constant, keeps_stream = self.block_writer(call)
         if not keeps_stream:
-            self.recorded.refuse("the outputs of its blocks are normed before they reach the stream")
+            self.recorded.refuse("the outputs of its blocks are normalised before they reach the stream")
         through, *silent = (mixer.projection for mixer in run.mixers)
         by_text = [partial(same, text_vectors) for text_vectors in vectors]
         passed = self.passed(call, by_text, through, {writer, *silent}, constant)
@@ -105,7 +105,7 @@ class FrozenBlocks:
         return by_projected[0].double(), by_read[0].double()
 
     def block_writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
-        """Return the module that writes the MLP's output, that output, the output for zeros, and a flag.
+        """Return the module that writes the MLP's output, its output, its output for zeros, and a flag.
 
         The flag is True if the block's input passes through unchanged.
         """

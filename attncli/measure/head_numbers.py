@@ -111,7 +111,7 @@ def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
 
 
 def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Tensor, "layer text head"]:
-    """mean_i sum_j p_ij over the patches j with a high norm; NaN if there are no norms."""
+    """mean_i sum_j p_ij over the patches j with a high norm; NaN if norms were not measured."""
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     are_high = norms.are_high()
     if are_high is None:
@@ -122,7 +122,7 @@ def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Ten
 
 
 def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
-    """Number of rows behind each statistic on a text, by stack; the layers of a stack share these numbers."""
+    """The number of rows behind each statistic on a text, by stack, which is the same for all its layers."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
         name, computed = layer.place.stack, layer.computed

@@ -176,7 +176,7 @@ class MarkedTexts:
         return without_first_keys(attention, self.options.skip_sink)
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
-        """The values that the statistics of a layer's heads need."""
+        """The values from which the statistics of a layer's heads are computed."""
         ids = [stack_texts(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = stack_texts(self.readings[0], layer.stack_name)
         origin = query.origin if query is key else None
@@ -233,7 +233,7 @@ class Survey:
         self._layers = SurveyedLayers()
         self.rest = SurveyedLayers() if options.rest else None
         self.shorter: Survey | None = None
-        """The survey of a shorter probe, if heads on this probe may be induction heads."""
+        """The survey of a shorter probe, if this probe shows heads that may be induction heads."""
         # Hooks measure the norms of the values as the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
@@ -262,7 +262,7 @@ class Survey:
         return self._layers
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Measure one layer, now or later. Return its output if that is computed here."""
+        """Measure one layer, now or later. Return its output if it is computed here."""
         return self._measure([layer]) if self._later is None else self._later.take(layer)
 
     def _measure(self, layers: Sequence[CapturedLayer]) -> Tensor | None:
@@ -380,14 +380,14 @@ def _is_near(ours: Tensor, theirs: Tensor) -> bool:
 
 
 COPY_PATTERNS = ("induction", "duplicate token")
-"""Patterns that compare a token with its earlier copy, which in a probe is always at the same distance."""
+"""Patterns that compare a token with its earlier copy. In a probe, all copies are at the same distance."""
 
 
 def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
     """Also survey a shorter probe if heads show a pattern of copies on this one.
 
     A head that always looks back by the distance between the copies, or by one less, finds the copy or the
-    token after it without comparing tokens; at another distance it does not find them. Call this while the
+    token after it without comparing tokens; at any other distance it finds neither. Call this while the
     model is in use, with the heads that were removed.
     """
     readings = survey.texts.whole

@@ -1,11 +1,11 @@
 """Library functions that take a model and texts (docs/python.md).
 
 Commands and users call the same functions, which import their measurements when they are called. `model` is a
-model from `open_model` or the name of a folder, which is loaded only by the first of several calls. `text` is
-a string or a reading from `read_text` or `read_probe`; `texts` are several of them, or the name of a file of
-texts. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)]; a single head is "0:1" or (0, 1). `progress`
-is called with the finished fraction, or with the current stage of long work. Results have tables of typed
-rows: `pandas.DataFrame(result.heads)` is a data frame.
+model from `open_model` or the name of a folder. A named model is loaded on the first call and reused by later
+calls. `text` is a string or a reading from `read_text` or `read_probe`; `texts` are several of them, or the
+name of a file of texts. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)]; a single head is "0:1" or
+(0, 1). `progress` is called with the finished fraction, or with the current stage of long work. Results have
+tables of typed rows: `pandas.DataFrame(result.heads)` is a data frame.
 
 Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`), and
 raises UserError with one line per invalid argument.
@@ -71,7 +71,7 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
         capture(pretrained.model, pretrained.inputs([reading]), keep)
     missing = sorted({*chosen} - {layer.layer for layer in captured})
     if missing:
-        raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
+        raise UserError(f"numbers: {pretrained.name} has no attention in layer {missing[0]}")
     return captured
 
 

@@ -31,7 +31,7 @@ BYTES_PER_MEAN_WEIGHT = 12
 
 
 def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer head *rest"]:
-    """The maps of all layers as one array, with NaN for missing layers and heads."""
+    """The maps of all layers in one array, with NaN for missing layers and heads."""
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
     stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)

@@ -40,12 +40,13 @@ def attention_statistics(
     the last key, and if there are fewer keys than queries, the first queries come before all keys.
 
     - causal: a query sees keys j <= t.
-    - window: a query sees keys with |t - j| < window, that is, with causal, the last `window` keys (Mistral).
-    - key_mask: True for keys that may be attended to; its shape is (key,) or any that broadcasts to (*batch,
-      key), such as (batch, 1, key) for padding.
+    - window: a query sees keys with |t - j| < window, with causal, these are the last `window` keys
+    (Mistral).
+    - key_mask: True for keys that may be attended to; its shape is (key,) or any shape that broadcasts to
+    (*batch, key), such as (batch, 1, key) for padding.
     - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
     - sink: a logit that is added only to the denominator, so that rows sum to less than one (GPT-OSS); its
-      shape is any that broadcasts to the batch, such as (head,).
+    shape is any shape that broadcasts to the batch, such as (head,).
     - scale: 1/sqrt(dim) by default. top_k: the number of largest weights to report for each query.
     - keys: compute the mass that each key receives; pooled: compute maps of at most pooled x pooled blocks.
       Either needs a second pass. progress: called in this thread with the share of finished blocks.

@@ -1,4 +1,4 @@
-"""Functions for users that read and replace activations: `activation_cache`, `patch` and `hooks`."""
+"""Public functions that read and replace activations: `activation_cache`, `patch` and `hooks`."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -93,7 +93,7 @@ def _plain_name(name: str) -> str:
 
 
 def _changes_of_heads(changes: Any) -> dict[str, Changes]:
-    """Validate changes: functions by part, by head name. Raises ValueError for anything else."""
+    """Validate changes: for each head name, functions by part. Raises ValueError for anything else."""
     if not isinstance(changes, Mapping):
         raise ValueError(f"must map heads to parts (got {type(changes).__name__})")
     by_head: dict[str, dict[HeadPart, PartChange]] = {}
@@ -109,7 +109,7 @@ def _changes_of_heads(changes: Any) -> dict[str, Changes]:
             if not callable(change):
                 raise ValueError(f"{name}: {part}: must be a function (got {type(change).__name__})")
             if part in by_head.setdefault(name, {}):
-                raise ValueError(f"{name}: {part}: must be given once (got it again as {shown(key)})")
+                raise ValueError(f"{name}: {part}: must be given only once (given again as {shown(key)})")
             by_head[name][part] = change
     return {**by_head}
 
@@ -126,7 +126,7 @@ def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
     computed in the order query, key, value, pattern, output, gated (the input of W_O), each from the parts
     replaced before it; in nested contexts the outer change comes first. A replaced key or value belongs to
     that head, even if several heads share it. Yields a model for the functions of attncli; your own model
-    object runs and generates with the changed heads, too, and has their gradients. Afterwards, everything is
+    object also runs and generates with the changed heads, and has their gradients. Afterwards, everything is
     as it was before. A pattern may have any numbers; functions that need more than weights refuse such a
     layer.
 
@@ -154,7 +154,7 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         opened.enter_context(patches_open(patches))
         opened.enter_context(in_use_for_all(pretrained))
         attention = body.config._attn_implementation
-        # An instance of the caller's class, which may have its own display.
+        # An instance of the caller's class, which may have a display of its own.
         kind = type(model) if isinstance(model, Pretrained) else Pretrained
         try:
             yield kind(**{part.name: getattr(pretrained, part.name) for part in fields(pretrained)})
@@ -225,8 +225,8 @@ def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
         if (place.stack or "self", place.layer) not in named.met:
             layer = f"{place.stack} layer" if place.stack else "layer"
             raise UserError(
-                f"heads: {pretrained.name} ran without the attention of {layer} {place.layer}, so no head of "
-                f"it was changed (got {name})"
+                f"heads: {pretrained.name} ran without the attention of {layer} {place.layer}, so {name} was "
+                "not changed"
             )
 
 
@@ -244,10 +244,10 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
             form = f"{'|'.join(stacks)}:LAYER:HEAD" if stacks[0] else "LAYER:HEAD"
             raise UserError(f"heads: must be {form} in {pretrained.name} (got {name})")
         if place.layer >= num_layers:
-            raise UserError(f"heads: {pretrained.name} has {num_layers} layers (got {name})")
+            raise UserError(f"heads: {pretrained.name} has only {num_layers} layers (got {name})")
         if place.layer in mixers:
             raise UserError(
-                f"heads: no head of layer {place.layer} of {pretrained.name} can be replaced: "
+                f"heads: no head in layer {place.layer} of {pretrained.name} can be changed: "
                 f"{mixers[place.layer]} (got {name})"
             )
 
@@ -255,8 +255,8 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
 def _layers_without_heads(model: nn.Module) -> dict[int, str]:
     """The layers without attention in a model that has both kinds, with the reason for each."""
     mixed, idle = layers_without_softmax(model)
-    return dict.fromkeys(idle, "it mixes no tokens") | {
-        layer: f"it is a {mixer}, without a softmax"
+    return dict.fromkeys(idle, "it does not mix tokens") | {
+        layer: f"its mixer ({mixer}) has no softmax"
         for (mixer, has_attention), layers in mixed.items()
         for layer in layers
         if not has_attention

@@ -150,10 +150,9 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
     """Average row statistics over the rows (for peaks, their maximum), and the weight on each pattern D.
 
-    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if there are no such
-    rows. NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector.
-    Statistics that compare positions are NaN in cross-attention. The layers have the same shapes and the same
-    `wanted`.
+    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if no row has one.
+    NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
+    that compare positions are NaN in cross-attention. The layers have the same shapes and the same `wanted`.
     """
     patterns = wanted.patterns
     assert patterns is not None
@@ -183,7 +182,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
 
 
 def _over_rows(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
-    """The mean or, for a peak, the maximum over the rows that see a key; NaN if there are none."""
+    """The mean or, for a peak, the maximum over the rows that see a key; NaN if no row does."""
     if not ROW_STATISTICS[name].is_peak:
         return rows.nanmean(dim=-1)
     largest = rows.nan_to_num(nan=-torch.inf).amax(dim=-1)
@@ -281,7 +280,7 @@ def patterns_by_stack(
 
 
 def most_frequent_pattern(names: Sequence[str]) -> str:
-    """The pattern that a head has on most texts, ignoring texts too short to measure it."""
+    """The pattern that a head has on most of the texts that are long enough to measure it."""
     measured = Counter(name for name in names if name != NOT_MEASURED)
     return measured.most_common(1)[0][0] if measured else NOT_MEASURED
 
@@ -343,8 +342,9 @@ def _rounded(value: float) -> float:
 
 
 def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
-    """One row per stack: whether texts begin with a special token, each statistic's row count, and its value
-    for even weights.
+    """One row per stack, with the number of rows behind each statistic and its value for even weights.
+
+    A flag marks stacks whose texts begin with a special token.
     """
     counted = {name for stack in stacks for name in stack.num_rows}
     even = {
@@ -559,8 +559,8 @@ class LayerTotals(NamedTuple):
 class SummedHeads:
     """The means, over texts, of the statistics of each layer (head, statistic), with 95 % intervals.
 
-    `texts` is the number of texts with a statistic. `mean` is NaN if there are none; `lower` and `upper` are
-    NaN if there are fewer than two.
+    `texts` is the number of texts with a statistic. `mean` is NaN if no text has the statistic; `lower` and
+    `upper` are NaN if fewer than two texts do.
     """
 
     layers: Sequence[LayerTotals]

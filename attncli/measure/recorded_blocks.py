@@ -1,4 +1,4 @@
-"""A run of a model on a text, block by block: its inputs, outputs, heads, MLP and norms."""
+"""A model's run on a text, recorded block by block: inputs, outputs, heads, MLP and norms."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -95,7 +95,7 @@ class BlockRun:
     writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
     def norm_behind_attention(self) -> FrozenNorm | None:
-        """The norm after input plus output of W_O (BERT), recognised by its scales; None if there is none."""
+        """The norm of input plus output of W_O (BERT), recognised by its scales, or None."""
         total = self.read + self.mixers[0].projected
         for norm in (norm for norms in self.norms.values() for norm in norms):
             scale = norm.scale.reshape(-1, 1)
@@ -187,7 +187,7 @@ class RecordedBlocks:
             hooks.enter_context(self.blocks.recorded())
             run_model(self.model, self.inputs, keep)
         if not any(run.mixers for run in self.runs):
-            self.refuse("no blocks were found in it")
+            self.refuse("no blocks were found")
         self._check_blocks(gated)
 
     def _check_blocks(self, gated: GatedHeads) -> None:
@@ -227,7 +227,7 @@ class RecordedBlocks:
             return
         if len(captured) > 1 or len(linear) > 1 or block not in calls:
             name = self.pretrained.module_name(names[block])
-            self.refuse(f"{name} has {len(captured) + len(linear)} attentions, not one")
+            self.refuse(f"{name} has {len(captured) + len(linear)} attention layers instead of one")
         mixers = [self._attention_heads(layer, output, calls) for layer, output in captured]
         for heads, by_head in linear:
             gave = self._by_token(calls[heads.projection][0].gave)

@@ -19,7 +19,7 @@ from attncli.models.projected_heads import LINEAR
 
 
 class StreamPart(NamedTuple):
-    """A part of a model that writes to the residual stream, with its layer and head, if it has them."""
+    """A part of a model that writes to the residual stream, with the layer and head if they apply."""
 
     kind: Kind
     layer: int | None = None

@@ -100,7 +100,7 @@ MOST_STATES = 2**31
 
 
 class _WritingLayer:
-    """A layer without a softmax in a model that generates: statistics of the rows that chose each token."""
+    """Statistics of the rows that chose each token, for a layer without a softmax in a generating model."""
 
     def __init__(
         self, layer: CapturedMixer, cache: RowCache, num_keys: int, head: int | None, *, keeps_rows: bool
@@ -180,7 +180,7 @@ class WritingSignedHeads:
         self.layer, self.head, self.keeps_rows = layer, head, keeps_rows
         self.layers: dict[str, _WritingLayer] = {}
         self.num_heads: dict[int, int] = {}
-        """The number of heads in every layer that ran, measured or not."""
+        """The number of heads in every layer that ran, whether it was measured or not."""
         self.num_bytes = 0
         self.modules: set[str] = set()
         """The modules that are measured or could be."""

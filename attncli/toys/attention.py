@@ -84,7 +84,7 @@ class VariantParameters:
 
 @dataclass(frozen=True)
 class SampledAttention:
-    """The layer, with query and key in the form in which they are multiplied into scores, and the results.
+    """The layer, with query and key as they are multiplied into scores, and the results.
 
     `raw_moments` are the moments of the scores before the scale is applied. Differential attention has two
     `halves` with scores, and its lambda as `factor`, but no moments.
@@ -107,7 +107,7 @@ def project(
     order: Sequence[str],
     sizes: Mapping[str, tuple[int, ...]],
 ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """Return the query of the first source, the key and value of the last, and the projections used.
+    """Return the query of the first source, the key and value of the last source, and the projections used.
 
     `projection` is linear, uniform or none. Sizes are (dim,), or (heads, dim) for an axis of heads; without a
     projection, each head gets its own slice.
@@ -260,7 +260,7 @@ def _divided(moments: Moments, factor: float) -> Moments:
 def loop_difference(
     form: AttentionForm, vectors: Float[Tensor, "*batch token dim"], output: Float[Tensor, "*batch token dim"]
 ) -> float | None:
-    """Return the largest difference between loop and matrix form, or None if a loop takes too long."""
+    """Return the largest difference between loop and matrix form, or None if a loop would take too long."""
     *batch, num_tokens, _ = vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None

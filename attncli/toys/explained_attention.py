@@ -35,8 +35,8 @@ from attncli.toys.explained_rows import (
 
 TABLES = ("random", "previous")
 SAMPLED = {
-    "gaussian": ("x ~ N(0, 1)", "Each number is sampled by itself, from a standard normal."),
-    "integers": ("x ∈ {0, …, 9}", "Each number is a whole one from 0 to 9."),
+    "gaussian": ("x ~ N(0, 1)", "Each number is sampled independently from a standard normal."),
+    "integers": ("x ∈ {0, …, 9}", "Each number is an integer from 0 to 9."),
 }
 
 
@@ -57,7 +57,7 @@ def _tokens(row: ExplainedRow, *, is_sampled: bool, is_batched: bool) -> Step:
         tables.append(_table(row, "context tokens", "key", context, "context_token_ids", row.strongest))
     formula, question = "text → tokens", "Why is the text split?"
     parts = [
-        "A network computes with vectors, one per token. Equal words are equal tokens at different positions."
+        "A network computes with vectors, one per token. A repeated word is one token at several positions."
     ]
     if is_sampled:
         formula, question = "x0, x1, …", "Why can there be attention without a text?"
@@ -65,11 +65,11 @@ def _tokens(row: ExplainedRow, *, is_sampled: bool, is_batched: bool) -> Step:
     elif "token_ids" in row.tensors:
         formula = "text → tokens → ids"
         parts.append("The id of a token is its row in the table of vectors.")
-    parts.append(f"Below is the computation of what query {row.token} takes from each visible key.")
+    parts.append(f"The steps compute what query {row.token} takes from each visible key.")
     if row.place:
-        parts.append(f"It is shown for head {row.head}; the other heads do the same with their own numbers.")
+        parts.append(f"They show head {row.head}; the other heads do the same with their own numbers.")
     if is_batched:
-        parts.append("It is shown for batch item 0: batch items never interact.")
+        parts.append("They show batch item 0: batch items never interact.")
     values = {"query explained": row.token}
     return Step("Tokens", formula, " ".join(parts), (), values, tuple(tables), question)
 
@@ -89,13 +89,13 @@ def _embeddings(row: ExplainedRow, embedding: str) -> Step:
     else:
         formula, question = "x_t = E[id_t]", "Why a vector, and not just the id?"
         prose = (
-            "Vectors can be similar, ids cannot. A token's vector is its row of the table E: equal "
-            "words, equal vectors."
+            "Vectors can be similar, ids cannot. A token's vector is its row of the table E, so equal "
+            "words have equal vectors."
         )
         prose += (
             " The table is read from the word-vector file."
             if embedding not in TABLES
-            else " The table is sampled from a standard normal; training would move it."
+            else " The table is sampled from a standard normal; training would change it."
         )
     shapes = tensor_shapes(row.tensors, "input", "context")
     values = {"mean square of the explained vector": float(np.square(source[row.token]).mean())}
@@ -402,7 +402,7 @@ def attention_steps(
 
 
 def _weights_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
-    """Explain query and key up to the weights; for differential attention's second half, only the softmax."""
+    """Explain the steps from query and key to the weights, or only the softmax for a second half."""
     half = row.in_half(0) if form.is_differential else row
     scores = row_scores(form, half)
     steps = [*qk_norm_and_rope_steps(form, half), scores_step(half, scores), scale_step(form, half, scores)]

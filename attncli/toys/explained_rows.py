@@ -35,7 +35,7 @@ def part(tensor: NamedTensor, **index: int) -> np.ndarray:
 
 
 def tensor_shapes(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
-    """Return the shapes of those named tensors that exist."""
+    """Return the shapes of the named tensors that exist."""
     there = {name: tensors[name] for name in names if name in tensors}
     return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
 
@@ -287,7 +287,9 @@ def steps_after_scale(row: ExplainedRow, scores: RowScores) -> list[Step]:
         values = {"cap": cell(scores.softcap)}
         if scores.bias is None and scores.temperature == 1:
             values |= row.compared(scores.capped, "scaled_scores")
-        prose = "No score exceeds the cap, so no key can win by more than that; small scores hardly change."
+        prose = (
+            "No score exceeds ±cap, so no key wins by more than twice the cap; small scores hardly change."
+        )
         steps.append(Step("Soft cap", "c tanh(s / c)", prose, (), values, (table,), "Why bend the scores?"))
     if scores.bias is not None:
         steps.append(_bias_step(row, scores, scores.bias))
@@ -313,7 +315,7 @@ def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
     if not row.from_model:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
-            prose += " Distances share buckets; each bucket has a number, sampled here, learned in a model."
+            prose += " Each bucket of distances has one number, sampled here and learned in a model."
         else:
             formula = "s_ij - slope |i - j|"
             num_heads = len(row.tensors[name].values) if row.has_heads else 1
@@ -326,7 +328,7 @@ def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
     if scores.temperature == 1:
         values |= row.compared(scores.biased, "scaled_scores")
     shapes = tensor_shapes(row.tensors, name, "bias_table")
-    table, question = key_table(row, "scores and bias", columns), "Why add a number that no word determines?"
+    table, question = key_table(row, "scores and bias", columns), "Why add a number that ignores the words?"
     return Step("Bias", formula, prose, shapes, values, (table,), question)
 
 
@@ -370,7 +372,7 @@ def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
     """Show the scores minus the largest, the exponentials, their sum with the sink's, and the quotients."""
     scores = row.query_row("scaled_scores")
     everything = scores if sink is None else np.append(scores, sink)
-    # Without visible keys there is no largest score; the weights are zeros.
+    # Without visible keys there is no largest score, and all weights are zero.
     largest = everything.max() if np.isfinite(everything.max()) else 0.0
     shifted = scores - largest
     exponentials = np.exp(shifted)
@@ -379,14 +381,14 @@ def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
     columns = {"score": scores, "minus the max": shifted, "exp": exponentials, "weight": weights}
     values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
     prose = (
-        "An exponential is positive for any score, and divided by their sum it is a weight; a hidden key has "
-        "exp(-∞) = 0. Subtracting the largest score prevents overflow and leaves the quotients unchanged."
+        "Exponentials are positive for any score, and dividing them by their sum gives the weights; a hidden "
+        "key has exp(-∞) = 0. Subtracting the largest score prevents overflow and changes no weight."
     )
     if sink is not None:
         share = np.exp(sink - largest)
         values |= {"sink": sink, "exponential of the sink": cell(share)}
         values["weight of the sink"] = cell(share / total)
-        prose += " The sink is an extra score without a key: it is in the sum, so the keys get less than 1."
+        prose += " The sink is an extra score without a key: it is in the sum, so the keys share less than 1."
     values["ln Σ exp(score)"] = cell(largest + np.log(total)) if total else None
     values |= row.compared(weights, "weights")
     sums = ("sum", "", "", "", exponentials.sum(), weights.sum())
@@ -430,8 +432,8 @@ def no_softmax_step(row: ExplainedRow) -> Step:
     scores = row.query_row("scaled_scores")
     weights = np.where(np.isneginf(scores), 0.0, scores)
     prose = (
-        "Without a softmax the scores are the weights: they may be negative and sum to anything; hidden ones "
-        "are 0."
+        "Without a softmax, the scores are the weights: they may be negative and sum to anything; hidden "
+        "weights are 0."
     )
     table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))
     shapes, question = tensor_shapes(row.tensors, "weights"), "Why is there usually a softmax?"

@@ -173,7 +173,7 @@ DRAW_CACHE = DrawCache()
 
 
 class DrawsTogether(Draws):
-    """Draws for several experiments side by side, each as if from a separate generator with its own seed."""
+    """Draws for several experiments side by side; each experiment has its own generator and seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         super().__init__(torch.Generator().manual_seed(seeds[0]))
@@ -287,8 +287,8 @@ def embed(
 ) -> list[Source]:
     """Return the vectors of the tokens, then those of any context tokens, read from a file or sampled.
 
-    Everything is sampled on the CPU, so that numbers do not depend on the device. Several texts form a batch,
-    each with the vocabulary and samples that it would have separately.
+    Everything is sampled on the CPU, so that numbers do not depend on the device. Several texts form a batch;
+    each has the same vocabulary and samples as if it were embedded separately.
     """
     sequences = list(zip(*texts, strict=True))
     if draw := SAMPLERS.get(embedding):

@@ -150,7 +150,7 @@ def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         assert list(found.rows) == list(ROW_STATISTICS) and {*ROW_STATISTICS} <= {*dir(found)}
         assert torch.equal(found.added, found.sink_mass) and found.entropy is found.rows["entropy"]
         assert torch.equal(copy(found).participation, found.participation)
-        with pytest.raises(AttributeError, match=r"no attribute 'entropi'; its rows are entropy, "):
+        with pytest.raises(AttributeError, match=r"no attribute 'entropi'; its row statistics are entropy, "):
             _ = found.entropi
 
 

@@ -90,7 +90,7 @@ def test_layers_hold_query_key_and_value(model: Pretrained) -> None:
         hidden = torch.ones(num_tokens, num_tokens).triu(1).bool()
         weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         torch.testing.assert_close(layer.weights(), weights)
-    with pytest.raises(attncli.UserError, match=r"^numbers: tiny-induction has no such layer \(got 2\)$"):
+    with pytest.raises(attncli.UserError, match=r"^numbers: tiny-induction has no attention in layer 2$"):
         attncli.layers(model, TEXTS[0], numbers=[1, 2])
 
 

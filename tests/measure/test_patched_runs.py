@@ -316,7 +316,7 @@ def test_a_head_of_a_layer_without_a_softmax_is_refused(name: str) -> None:
         for head in (0, 99):
             with (
                 pytest.raises(
-                    attncli.UserError, match=rf"heads: no head of layer {layer} .*\(got {layer}:{head}\)"
+                    attncli.UserError, match=rf"heads: no head in layer {layer} .*\(got {layer}:{head}\)"
                 ),
                 attncli.patch(opened, f"{layer}:{head}", without_output),
             ):
@@ -334,7 +334,7 @@ def test_a_layer_that_hands_over_no_attention_is_named() -> None:
     opened = attncli.open_model(model)
     model.model.layers = model.model.layers[:1]
     with (
-        pytest.raises(attncli.UserError, match=r"layer 1, so no head of it was changed \(got 1:0\)"),
+        pytest.raises(attncli.UserError, match="of layer 1, so 1:0 was not changed"),
         attncli.patch(opened, "1:0", without_output),
     ):
         model(IDS)
@@ -354,7 +354,7 @@ def test_one_head_may_have_two_names(llama: LlamaForCausalLM) -> None:
         assert_same(logits_of(llama), logits_without(llama, "0:1"))
     with attncli.patch(model, ["0:1", "00:01"], without_output):
         assert_same(logits_of(llama), logits_without(llama, "0:1"))
-    with pytest.raises(attncli.UserError, match="changes: 0:1: output: must be given once"):
+    with pytest.raises(attncli.UserError, match="changes: 0:1: output: must be given only once"):
         attncli.hooks(model, {"0:1": {"output": without_output}, "00:1": {"output": without_output}})
 
 

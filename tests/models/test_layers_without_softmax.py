@@ -144,7 +144,7 @@ def test_a_model_of_attention_alone_says_nothing(tmp_path: Path) -> None:
 def test_a_layer_without_a_softmax_is_refused_by_what_it_is(
     folder: Path, experiment: str, asked: dict[str, str]
 ) -> None:
-    with pytest.raises(UserError, match=r"layer [02] is gated delta net, without a softmax"):
+    with pytest.raises(UserError, match=r"layer [02] \(gated delta net\) has no softmax"):
         run(experiment, model=str(folder), sentence=text_of(11), **asked)
     with pytest.raises(UserError, match=r"must be (one of 1, 3|from 1:0 to 3:3)"):
         run(

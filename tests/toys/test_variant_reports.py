@@ -216,9 +216,7 @@ def test_a_window_alone_keeps_the_loop_form_and_others_leave_it_out() -> None:
     assert windowed.statistics["agreement"]["loop_vs_matmul"] < 1e-6
     turned = run("self", rope=True, **settings)
     assert "agreement" not in turned.statistics
-    assert any(
-        "loop form is left out: it computes attention without variants" in note for note in turned.notes
-    )
+    assert any("loop form is omitted because it does not support variants" in note for note in turned.notes)
 
 
 def test_drawn_tables_come_after_the_projections_and_before_the_output() -> None:

@@ -39,7 +39,7 @@ AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
 
 
 class ChosenLayer:
-    """Stores the layer of a given kind and number as the model computes it, and then stops the model.
+    """Stores the layer of a given kind and number when the model computes it, and then stops the model.
 
     In an encoder-decoder model, self-attention is the encoder's. Without a number, the first layer that has
     attention is stored, since not every layer does. `with_output` also stores the output of W_O.
@@ -91,7 +91,7 @@ class ChosenLayer:
         raise StopCapture
 
     def chosen(self) -> CapturedLayer:
-        """Return the stored layer. Raises UserError if the model has no such layer."""
+        """The stored layer. Raises UserError if the model has no such layer."""
         if self.layer is not None:
             return self.layer
         name = self.pretrained.name
@@ -103,11 +103,11 @@ class ChosenLayer:
         mixer_note = ""
         if mixer is not None:
             advice = ": use attn heads or attn generate" if source_of(mixer) else ""
-            mixer_note = f"; layer {self.number} is {mixer}, without a softmax{advice}"
+            mixer_note = f"; layer {self.number} ({mixer}) has no softmax{advice}"
         if self.head is not None:
             got = f"(got {self.number}:{self.head}){mixer_note}"
             raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")
-        layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
+        layers = f"{len(numbers)} {self.kind}-attention layer{'s' * (len(numbers) > 1)}"
         is_whole = numbers == list(range(len(numbers)))
         valid = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
         raise UserError(f"layer: must be {valid} (got {self.number}): {name} has {layers}{mixer_note}")
@@ -224,7 +224,7 @@ def steps(spec: AttentionOfModel, report: Report) -> tuple[Step, ...]:
 
 def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
     place = f"layer {layer.layer}" if spec.shows_all_heads else f"head {layer.layer}:{spec.head}"
-    notes = [f"{pretrained.name}, {place}; in its code {layer.module}."]
+    notes = [f"{pretrained.name}, {place} (module {layer.module})."]
     attention = layer.attention
     if isinstance(attention, AttentionLayer):
         if attention.group > 1:
@@ -232,7 +232,7 @@ def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer,
                 f"Each key/value head serves {attention.group} query heads (grouped-query attention)."
             )
         if attention.rules.sink is not None:
-            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
+            notes.append("A sink outside the keys takes part of each row, so the rows sum to less than one.")
         window = attention.visibility.window
         notes += [f"A query sees at most {window} keys."] if window else []
     return notes + way.notes()

@@ -40,9 +40,9 @@ from attncli.toys.attention import (
 from attncli.toys.sampling import Draws, Source
 
 POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
-CAUSAL_NOTE = "Here only the causal mask makes attention depend on positions; an encoder block omits it."
+CAUSAL_NOTE = "Here positions matter only through the causal mask; an encoder block has no such mask."
 BATCH_NOTE = "Batch items never exchange information."
-NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution, so it has no row statistics."
+NO_SOFTMAX_NOTE = "Without a softmax, a row of weights is not a distribution, so it has no row statistics."
 
 
 def attention_form(spec: AttentionSpec) -> AttentionForm:
@@ -282,7 +282,7 @@ def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
         how = "flatter" if spec.temperature > 1 else "sharper"
         yield f"Temperature {spec.temperature:g} divides all inputs of the softmax: rows become {how}."
     if "sink" in on:
-        yield "A sink outside the keys takes outside_mass of each row: rows sum to less than one."
+        yield "A sink outside the keys takes outside_mass of each row, so the rows sum to less than one."
     if "differential" in on:
         yield (
             "Differential attention: a row sums to 1 - lambda and may have negative weights, so it is not a "
@@ -292,7 +292,7 @@ def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
 
 def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
     if spec.rope:
-        yield "Rotary positions: the score of two vectors depends only on the distance between them."
+        yield "Rotary positions: a score depends on positions only through the distance between the tokens."
     if spec.alibi:
         slopes = [f"{slope:.3g}" for slope in alibi_slopes(num_heads).tolist()]
         listed = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
@@ -318,11 +318,11 @@ def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
     if spec.batch_size:
         notes.append(BATCH_NOTE)
     if spec.projection == "none" and variants - {"window"}:
-        notes.append("The loop form is left out: it computes attention without variants.")
+        notes.append("The loop form is omitted because it does not support variants.")
     elif spec.projection == "none":
         difference = loop_difference(attention_form(spec), source.vectors, attention.output)
         if difference is None:
-            notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
+            notes.append(f"The loop form is omitted for more than {MAX_LOOP_CELLS} weights.")
         else:
             statistics = replace(statistics, agreement=LoopDifferences.single(loop_vs_matmul=difference))
     return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])
@@ -333,7 +333,7 @@ def _head_note(spec: MultiheadSpec) -> str:
         shared = spec.num_heads // spec.num_kv_heads
         return f"Each key/value head serves {shared} query heads (grouped-query attention)."
     if spec.projection == "none":
-        return "Without projections each head uses a slice of the embedding as query, key and value."
+        return "Without projections, each head uses a slice of the embedding as its query, key and value."
     return "Each head has its own query, key and value, so each can look for something different."
 
 

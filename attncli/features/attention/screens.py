@@ -25,7 +25,7 @@ SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scal
 
 
 def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> list[Section]:
-    """The mean and variance of the scores as a table, or on one line if no rows are free."""
+    """The mean and variance of the scores as a table, or on one line if there is no room for a table."""
     means = [fixed(numbers.mean, precision) for numbers in moments.values()]
     variances = [scalar(numbers.variance, precision) for numbers in moments.values()]
     if rows:

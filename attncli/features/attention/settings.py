@@ -41,7 +41,7 @@ from attncli.settings.text import CONTEXT, FILE_SETTINGS, SentenceSpec, Text, Te
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
-"""In order of application: positions, then changes to query and key, scores, weights."""
+"""The variants in order of application: positions, then changes to query and key, scores, and weights."""
 DETAILS = {
     "rope_base": "rope",
     "num_buckets": "relative_bias",
@@ -55,7 +55,7 @@ UNSTREAMED = {
     "relative_bias": "streaming adds no bias to scores",
     "differential": "streaming has one softmax, not two",
 }
-"""The variants that need the whole weight matrix, and the reasons why."""
+"""The variants that need the whole weight matrix, with the reasons."""
 
 
 def _check_temperature(value: float) -> float:
@@ -85,7 +85,7 @@ class VariantSpec(Spec):
     )
     temperature: Annotated[float, AfterValidator(_check_temperature)] = Field(
         1.0,
-        description="divide everything that enters the softmax: scores, after softcap and bias, and the sink",
+        description="divide all inputs of the softmax: the scores (after softcap and bias) and the sink",
     )
     sink: float | None = Field(
         None, description="extra logit in each row's denominator, for no key: weights sum to less than one"
@@ -116,7 +116,7 @@ class VariantSpec(Spec):
 
 
 class PositionSpec(VariantSpec):
-    """Settings of attention within one text, which has positions 0, 1, 2, ...; two texts share none."""
+    """Settings of attention within one text, whose tokens have positions 0, 1, 2, ..."""
 
     group = "Mask and position"
 
@@ -228,7 +228,7 @@ class RankedSpec(Spec):
 
     group = "Output"
 
-    top_k: Count = Field(3, description="top keys reported for each query")
+    top_k: Count = Field(3, description="number of top keys to report for each query")
 
 
 class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
@@ -318,7 +318,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         """Error messages of the settings that streaming does not support, by setting."""
         reasons = {
             "softmax": "streaming requires a softmax" if not self.softmax else None,
-            "explain": "streaming keeps no scores" if self.explain else None,
+            "explain": "streaming does not store the scores" if self.explain else None,
         } | {key: UNSTREAMED[key] for key in self.variants_on() if key in UNSTREAMED}
         needs = {key: f"needs `engine` dense: {why}" for key, why in reasons.items() if why}
         return needs | ({"scale": "must not be 0 with `engine` streaming"} if self.scale == 0 else {})
@@ -415,7 +415,8 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
             message = f"({self.num_heads}) must be divisible by `num_kv_heads` ({self.num_kv_heads})"
             yield contradiction("num_heads", message, "num_kv_heads")
         if self.projection == "none" and self.num_kv_heads != self.num_heads:
-            message = "needs `projection` linear or uniform: otherwise it must equal `num_heads`"
+            needed = f"must equal `num_heads` ({self.num_heads}) with `projection` none"
+            message = f"({self.num_kv_heads}) {needed}"
             yield contradiction("num_kv_heads", message, "projection", "num_heads")
         if self.head is not None and self.model is None and self.head >= self.num_heads:
             message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
@@ -434,7 +435,7 @@ class RandomContextSpec(Spec):
 
 
 class ContextSpec(SentenceSpec):
-    """Settings of a second text that the first attends to; the two texts share no positions."""
+    """Settings of a second text that the first text attends to; their positions are unrelated."""
 
     group = "Input"
 
@@ -513,7 +514,7 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
     """The settings that choose a layer of a model."""
 
     off_keys = frozenset({"from"})
-    # True if the report has all heads of the layer; true if keys come from a second text.
+    # True if the report has all heads of the layer, and true if keys come from a second text.
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
 
@@ -548,7 +549,7 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
         return {} if self.token is None else {"token": str(self.token)}
 
     def weight_statistics(self) -> tuple[str, ...]:
-        """The ROW_STATISTICS that apply to the weights; with `words`, only those of weights alone."""
+        """The ROW_STATISTICS that apply to the weights; with `words`, only statistics that need no scores."""
         statistics = WEIGHT_STATISTICS if self.words else tuple(ROW_STATISTICS)
         if not self.reads_grid:
             return statistics
@@ -623,7 +624,7 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
     def contradictions(self) -> Contradictions:
         """Report settings that belong to the other kind as contradictions; ignore other mistakes in them."""
         inapplicable = [key for key in type(self).model_fields if key not in self.kind.model_fields]
-        # With a model even a switch set to off is refused: the model decides, for example, if it is causal.
+        # With a model, even a switch set to off is refused: the model decides, for example, if it is causal.
         refused = (
             [key for key in inapplicable if key in self.model_fields_set]
             if self.model
@@ -631,8 +632,8 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
         )
         yield from (problem for problem in super().contradictions() if problem.key not in refused)
         if (self.tokenizer == "model") != (self.model is not None):
-            wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
-            yield contradiction("tokenizer", wanted, "model")
+            needed = f"must be model if `model` is set (got {self.tokenizer})"
+            yield contradiction("tokenizer", needed if self.model else "needs `model`", "model")
         message = "cannot be combined with `model`, which has its own" if self.model else "needs `model`"
         for key in refused:
             yield contradiction(key, message, "model")

@@ -26,7 +26,7 @@ from attncli.records.columns import Records
 
 @dataclass(frozen=True, kw_only=True)
 class AverageForm:
-    """Settings of an average: the method (loop, matmul, softmax, all), the tokens, and the mean or the sum.
+    """Settings of an average: the method (loop, matmul, softmax, all), the visible tokens, and mean or sum.
 
     `softmax_twice` makes the mistake of applying a softmax to weights that are already normalised.
     """

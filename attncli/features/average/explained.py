@@ -26,7 +26,7 @@ def average_steps(
     is_sampled: bool,
     is_batched: bool,
 ) -> tuple[Step, ...]:
-    """Return steps for the tokens and vectors, each selected method, and all methods side by side."""
+    """Return steps for the tokens and vectors, for each selected method, and for all methods side by side."""
     row = explained_row(report, token)
     ways = []
     if form.method in ("loop", "all"):
@@ -56,7 +56,7 @@ def _weights(form: AverageForm, row: ExplainedRow) -> np.ndarray:
 
 
 def _looped(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """The sum, added token by token, of the vectors that the explained token sees; for a mean, divided."""
+    """The sum of the vectors that the explained token sees, added token by token; divided for a mean."""
     source, seen = row.whole("input"), int(_ones(form, row).sum())
     total = np.zeros(source.shape[1])
     for vector in source[:seen]:

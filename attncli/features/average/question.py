@@ -49,7 +49,9 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     softmax_twice: bool = Field(
         False, description="apply softmax to the finished weights, a mistake that leaks the future"
     )
-    top_k: Annotated[Count, Heading("Output")] = Field(3, description="top keys reported for each query")
+    top_k: Annotated[Count, Heading("Output")] = Field(
+        3, description="number of top keys to report for each query"
+    )
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         rows = (self.batch_size or 1) * num_queries
@@ -110,14 +112,12 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     vectors, form = source.vectors, _form(spec)
     averaged = average(vectors, form)
     notes = [
-        "Attention is message passing on a directed graph: a token receives from the tokens that it sees."
+        "Attention is message passing on a directed graph: each token receives from the tokens that it sees."
     ]
     if spec.over == "past":
-        notes.append("In an encoder every token sees all tokens (over: all).")
+        notes.append("In an encoder, every token sees all tokens (--over all).")
     if spec.softmax_twice:
-        notes.append(
-            "A mistake: softmax of finished weights gives hidden tokens weight, so the future leaks in."
-        )
+        notes.append("A deliberate mistake: a softmax of finished weights gives weight to hidden tokens.")
     agreement, measured = None, RowTensors()
     if spec.method == "all":
         # Texts that run together have no `batch_size`.

@@ -9,7 +9,7 @@ from attncli.records.values import NamedTensor, Tensors
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AverageStatistics(Result):
-    """The weights of an average, their statistics, and the differences between ways to compute it."""
+    """The weights of an average, their statistics, and the differences between the ways to compute it."""
 
     weights: NamedTensor | None = tensor(num_axes=2)
     agreement: LoopDifferences | Records[LoopDifferences] | None = group(is_needed=False)

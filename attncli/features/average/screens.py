@@ -9,10 +9,10 @@ from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
 from attncli.views.texts import NO_NUMBER, scalar
 
-EXTRA_TABLE_LINES = 2  # Lines that the table of ways has beyond those of the table of score moments.
+EXTRA_TABLE_LINES = 2  # The table of ways has more lines than the table of score moments.
 
 
-ROUNDING = 1e-4  # Larger differences between ways to average are mistakes.
+ROUNDING = 1e-4  # A larger difference between two ways to average is a mistake.
 
 
 # The formula of each way to average.

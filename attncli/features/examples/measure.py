@@ -27,7 +27,7 @@ from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.columns import Records
 
 DECIMALS = 5
-"""Rounding, so that the last bits of a number do not decide the order."""
+"""The number of decimals to round to, so that the last bits do not decide the order."""
 
 
 class HeadWeights(NamedTuple):

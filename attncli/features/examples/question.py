@@ -12,7 +12,7 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
-HOW_TO_READ = "Each example is another text, at its strongest (weakest, nearest to the median) row."
+HOW_TO_READ = "Each example is a different text, shown at its strongest, weakest or most typical row."
 
 
 def report_many(

@@ -20,16 +20,16 @@ TITLES = {"typical": "typical (nearest to the median)"}
 MOST_EACH = 5
 LEAST_WEIGHT = 0.1
 MOST_BESIDE = 8
-"""The most tokens on each side of a marked one."""
-LEGEND = "value, text (its id or line): «query» and [key weight] of its largest weights; … is the rest."
+"""The largest number of tokens on each side of a marked token."""
+LEGEND = "value, text (id or line), «query» and [key weight] for the largest weights; … marks omitted tokens"
 
 
 def _on_average(report: Report, display: Display) -> Iterator[str]:
     """Yield the head's average statistic."""
     result, statistic = report.result_of(HeadExamples), plain_text(str(report.spec.get("sort")))
     mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
-    mean += f" (under {FEW} texts)" if few_notes(result.num_texts) else ""
-    yield f"{statistic} {mean}, median of the rows {fixed(result.median, DECIMALS)}"
+    mean += f" (fewer than {FEW} texts)" if few_notes(result.num_texts) else ""
+    yield f"{statistic} {mean}, median over rows {fixed(result.median, DECIMALS)}"
 
 
 def _each_kind(report: Report, display: Display) -> ScreenParts:
@@ -48,7 +48,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Section]:
-    """Yield up to `most` examples of each kind, and the number of the remaining ones."""
+    """Yield up to `most` examples of each kind, and the number of remaining examples."""
     num_drawn = 0
     for kind, kind_rows in groupby(result.rows, key=_kind):
         examples = [*kind_rows][:most]
@@ -69,7 +69,7 @@ def _kind(example: HeadExample) -> str:
 
 
 def _fitting(start: str, example: HeadExample, tokens: Records[ExampleToken], width: int) -> str:
-    """Return a line with as many tokens around the marked ones as will fit."""
+    """Return a line with as many tokens around the marked tokens as will fit."""
     lines = [start + _marked(example, tokens, beside) for beside in range(MOST_BESIDE, -1, -1)]
     return next((line for line in lines if cell_len(line) <= width), shortened(lines[-1], width))
 

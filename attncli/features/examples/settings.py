@@ -30,8 +30,8 @@ class ExamplesSpec(ManyTextsSpec, WordsSpec, ModelOfHeadsSpec):
     texts: TextPath
     num_examples: Size | None = Field(
         None,
-        description="with `head`: show the N texts, and the query in each, where `sort` is strongest, "
-        "N where it is weakest and N where it is typical",
+        description="with `head`: show N texts where `sort` is strongest, N where it is weakest and N "
+        "where it is typical, with the query in each text",
     )
 
     @classmethod

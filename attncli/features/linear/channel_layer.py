@@ -1,4 +1,4 @@
-"""Mamba-1: every channel of a layer has a matrix, and a head's matrix is their mean, computed by rows."""
+"""Mamba-1: each channel of a layer has a matrix; a head's matrix is their mean, computed row by row."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class ChannelLayer(SignedLayer):
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"]:
-        """The log of the share of the state that remains after each token, mean over channels and states."""
+        """The log of the state's share that remains after each token, averaged over channels and states."""
         mean = self.step * self.decay.mean(dim=-1).unsqueeze(1)
         return mean.mean(dim=-1).transpose(1, 2)
 

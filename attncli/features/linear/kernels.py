@@ -1,7 +1,7 @@
-"""Captures layers whose state is a matrix, from the arguments of their kernels while a model runs.
+"""Capture layers whose state is a matrix, from the arguments of their kernels while a model runs.
 
-transformers calls these kernels by name in each architecture's module. During capture, wrappers that call the
-kernels and record their arguments take their place there. Lightning attention calls no kernel, so its heads
+transformers calls these kernels by name in each architecture's module. During capture, they are replaced by
+wrappers that call the kernels and record their arguments. Lightning attention calls no kernel, so its heads
 are computed from its parameters.
 """
 
@@ -181,7 +181,7 @@ def _channels(
 
 
 def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
-    """Join heads that a module computes one after another (Zamba)."""
+    """Join the heads that a module computes one after another (Zamba)."""
     per_text = (
         torch.cat([getattr(layer, name) for layer in layers], dim=1) for name in ("step", "write", "read")
     )
@@ -231,8 +231,9 @@ KERNELS: Mapping[str, Callable[[Callable[..., Any], Arguments], AnyLinearLayer]]
     "mamba_selective_scan": _mamba,
     "mamba_selective_state_update": _mamba_step,
 }
-"""The functions that make a layer from a call of each kernel, by its name in transformers; there are kernels
-for texts and for one more token.
+"""The functions that make a layer from a call of each kernel, by the kernel's name in transformers.
+
+Some kernels take whole texts, others take one more token.
 """
 LIGHTNING = "lightning attention"
 KINDS = {

@@ -102,7 +102,7 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
         )
     if result.running:
         notes.append(
-            "Running statistics: mean and unbiased variance, one step from 0 and 1; eval mode uses them."
+            "Running statistics: the mean and unbiased variance one step after 0 and 1; eval mode uses them."
         )
     outputs = {"input": data, **result.outputs}
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}

@@ -15,7 +15,7 @@ class FirstMoments(Record):
 
 
 class NormDifferences(Record):
-    """The largest differences from torch's own layers, or None if torch divides by a different number."""
+    """The largest differences from torch's own layers; None if torch divides by a different number."""
 
     batch_norm: float | None = column(is_needed=False)
     batch_norm_eval: float | None = column(is_needed=False)

@@ -13,7 +13,7 @@ from attncli.views.screens import NOTE_LINES, heading_lines
 from attncli.views.sections import Column, Grid, Paragraph, ScreenParts
 from attncli.views.texts import fixed, scalar
 
-BIASED = "The std shown divides by n - 1, the norms by n, so a normalised std is slightly above 1."
+BIASED = "The table's std divides by n - 1, the norms by n, so the std after a norm is slightly above 1."
 
 
 SENTENCES = {
@@ -39,7 +39,7 @@ def _norms(report: Report, display: Display) -> ScreenParts:
             columns.append(Column((column, statistic), texts, emphasis=bold))
     label = Column(("", ""), [name.replace("_", " ") for name in states], left=True)
     size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
-    yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
+    yield Grid(f"mean and std before and after each norm ({size})", label, columns)
     if report.spec.get("variance") == "biased":
         yield Paragraph(BIASED, "line")
     yield from (Paragraph(SENTENCES[name], "line") for name in states if name in SENTENCES)

@@ -40,7 +40,7 @@ class MistakeInputs:
 
 
 class BothWays(NamedTuple):
-    """A tensor computed in both ways, wrong and right, with its axes; `masks` are the hidden keys."""
+    """A tensor computed both ways, wrong and right, with its axes; `masks` marks the hidden keys."""
 
     wrong: Tensor
     right: Tensor
@@ -50,10 +50,7 @@ class BothWays(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Tensors computed in both ways, and what is measured of both.
-
-    `weights` is set if both ways have the same weights.
-    """
+    """Tensors computed both ways, with metrics. `weights` is set if both ways have the same weights."""
 
     pairs: Mapping[str, BothWays]
     result: MistakeComparison
@@ -66,7 +63,7 @@ def compared_weights(
     metrics: Mapping[str, Callable[[Tensor], Tensor]],
     masks: tuple[Mask, Mask],
 ) -> Comparison:
-    """Compare weights computed in both ways: what they hide, and each metric of them."""
+    """Compare weights computed both ways: the keys that they hide, and each metric."""
     of_wrong, of_right = (
         MistakeMetrics.single(**{name: metric(weights).item() for name, metric in metrics.items()})
         for weights in (wrong, right)
@@ -168,9 +165,9 @@ def _merged_wrongly(heads: Float[Tensor, "head token dim"]) -> Float[Tensor, "to
 
 
 def merged_heads(inputs: MistakeInputs) -> Comparison:
-    """view alone against transpose and view: after splitting and merging, the input must be unchanged."""
+    """view against transpose and view: after splitting and merging, the input must be unchanged."""
     num_heads, (count, embed_dim) = inputs.num_heads, inputs.vectors.shape
-    # Doing the same with token numbers shows where each slice comes from.
+    # The same operations on token numbers show where each slice comes from.
     positions = torch.arange(count).float().unsqueeze(-1)
     heads = split_heads(inputs.vectors, num_heads)
     origins = split_heads(positions.expand(-1, embed_dim).contiguous(), num_heads)

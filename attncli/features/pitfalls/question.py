@@ -11,7 +11,7 @@ from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
 class Pitfall(NamedTuple):
-    """A mistake in a few words and in a sentence, its metric, how to notice it, and all that it measures."""
+    """A mistake, in a few words and in a sentence, with its main metric, a way to notice it, and all data."""
 
     summary: str
     mistake: str
@@ -31,7 +31,7 @@ PITFALLS = {
     ),
     "no-scaling": Pitfall(
         "unscaled scores grow with head_dim: softmax saturates",
-        "Scores that are not scaled: their variance is head_dim, and softmax saturates.",
+        "Scores that are not scaled: their variance is head_dim, and the softmax saturates.",
         "score_variance",
         "Print scores.var() for two sizes of head_dim before training: it must not grow.",
         ("score_variance", "mean_max_weight"),
@@ -39,23 +39,23 @@ PITFALLS = {
     ),
     "uniform-projections": Pitfall(
         "positive projections: enormous scores, one-hot rows",
-        "Projections sampled from U[0, 1): all positive, so that scores are enormous even when scaled.",
+        "Projections sampled from U[0, 1): all are positive, so scores are enormous even when scaled.",
         "mean_max_weight",
-        "Print weights.max(-1).values.mean() before training: near 1 means that nothing is left to learn.",
+        "Print weights.max(-1).values.mean() before training: near 1, the gradient of the softmax vanishes.",
         ("score_variance", "mean_max_weight"),
     ),
     "merged-heads": Pitfall(
         "heads viewed before they are moved back: tokens mix",
         "Heads viewed as (token, head * dim) without moving the head axis back: tokens are mixed.",
         "difference_from_input",
-        "Split and merge with nothing between: the input must come back. Shapes alone pass.",
+        "Split and merge: the result must equal the input. Checking only the shapes is not enough.",
         ("difference_from_input", "rows_of_one_token"),
     ),
     "vocabulary-labels": Pitfall(
         "rows named by the vocabulary, not by the sentence",
-        "Rows of a heatmap named by the sorted vocabulary: other words' names, and too few of them.",
+        "Heatmap rows labelled with the sorted vocabulary: the labels are wrong, and there are too few.",
         "rows_named_wrongly",
-        "As many labels as tokens, taken from the tokens: a repeated word stays two rows.",
+        "Take one label from each token: a word that occurs twice keeps two rows.",
         ("rows_named_wrongly", "labels"),
         ("readings",),
     ),
@@ -68,7 +68,7 @@ PITFALLS = {
     ),
     "late-mask": Pitfall(
         "masked after the softmax: rows do not sum to one",
-        "The mask after the softmax, without renormalising: rows lose what the hidden keys took.",
+        "A mask after the softmax, without renormalising: rows lose the weight of the hidden keys.",
         "smallest_row_sum",
         "weights.sum(-1) must be all ones after the mask, too: hide scores with -inf before the softmax.",
         ("smallest_row_sum", "weight_on_future"),
@@ -96,9 +96,9 @@ class PitfallsSpec(TextSpec):
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
     pitfall: Annotated[PitfallName | None, Everyday()] = Field(
-        None, description="the mistake to show, wrong beside right (default: one line for each)"
+        None, description="mistake to show, with wrong beside right (default: one line per mistake)"
     )
-    num_heads: Annotated[Size, Everyday()] = Field(4, description="heads that are split and merged")
+    num_heads: Annotated[Size, Everyday()] = Field(4, description="number of heads to split and merge")
 
     def can_run_together(self) -> bool:
         return False
@@ -124,7 +124,7 @@ class PitfallsSpec(TextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.batch_size:
-            yield contradiction("batch_size", "is not for pitfalls: each shows one sequence")
+            yield contradiction("batch_size", "does not apply to pitfalls: each shows one sequence")
         if "num_heads" in self.unused_keys():
             if self.given("num_heads"):
                 yield contradiction("num_heads", f"is not used by {self.pitfall}", "pitfall")
@@ -164,12 +164,12 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
             for name, pitfall in PITFALLS.items()
             for result in [compared(name).result]
         ]
-        about = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
+        about = "attn pitfalls NAME shows one mistake, wrong beside right, and how to notice it."
         return build_report(spec, texts, {}, Mistakes(pitfalls=MistakeLine.rows(lines)), [], about=about)
     pitfall, both = PITFALLS[spec.pitfall], compared(spec.pitfall)
-    notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
+    notes = [f"The metric {pitfall.metric} exposes it. How to notice it: {pitfall.notice}"]
     if both.result.wrong[pitfall.metric] == both.result.right[pitfall.metric]:
-        notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
+        notes.append("Here the metric is the same both ways: these settings do not expose the mistake.")
     weights = both.weights
     tensors = {} if weights is None else {"weights": named(weights, "query", "key", mask=Mask())}
     for name, ways in both.pairs.items():

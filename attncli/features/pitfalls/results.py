@@ -27,7 +27,7 @@ class Mistakes(Result):
 
 
 class MistakeMetrics(Record):
-    """Metrics that expose mistakes; each mistake has some of them."""
+    """Metrics that expose mistakes; each mistake has some of these metrics."""
 
     weight_on_future: float | None = column(is_needed=False)
     first_row_on_itself: float | None = column(is_needed=False)

@@ -15,7 +15,7 @@ from attncli.views.screens import MOST_ROWS, MatrixPart, Opening
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts
 from attncli.views.texts import scalar
 
-# The rows of each matrix of a mistake, if it is alone and if a table follows.
+# The number of rows shown of each matrix, without and with a table below.
 PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 
 
@@ -47,7 +47,7 @@ def _numbers(report: Report, display: Display) -> Iterator[str]:
 
 
 def _wrong_beside_right(report: Report, display: Display) -> ScreenParts:
-    """The rows of both matrices, or fewer of them if a table follows."""
+    """The rows of both matrices; fewer rows if a table follows."""
     result = report.result_of(MistakeComparison)
     rows = FEW_PITFALL_ROWS if result.growth or result.readings else PITFALL_ROWS
     shared_name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))

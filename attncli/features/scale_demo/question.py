@@ -46,7 +46,7 @@ class ScaleDemoSpec(ExplainSpec):
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
-    num_tokens: Annotated[Size, Everyday()] = Field(8, description="queries and keys per sequence")
+    num_tokens: Annotated[Size, Everyday()] = Field(8, description="number of queries and keys per sequence")
     batch_size: Annotated[Size, Everyday()] = Field(4, description="number of sequences")
     head_dim: Annotated[Sizes, Everyday("size of query and key; may be repeated")] = Field(
         [4, 16, 64, 256],

@@ -19,7 +19,7 @@ from attncli.views.texts import bar, fixed, scalar
 MOST_SIZES, MOST_LOGITS = 4, 5
 
 
-BARS = 4, 20  # The cells of the longest bar, with many and with few factors side by side.
+BARS = 4, 20  # The number of cells of the longest bar, with many and with few factors side by side.
 
 
 CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
@@ -64,7 +64,7 @@ def _variances(rows: Records[ScoreVariances], scale: str, display: Display) -> G
 
 
 def _sharpness(result: ScaleEffects, display: Display) -> Grid:
-    """One column per factor, as many as fit: each weight as a number and a bar, then the gradient norm."""
+    """One column per factor, as many as fit: weights as numbers and bars, then the gradient norm."""
     table, precision = result.sharpness, display.precision
     logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
@@ -76,7 +76,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
         cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
         header = f"× {row.factor:g}"
         columns.append(Column((header,), [*cells, fixed(row.gradient_norm, precision)], left=True))
-    title = "softmax(logits × factor) sharpens and its gradient fades (unscaled: × √head_dim)"
+    title = "softmax(logits × factor): larger factors sharpen it, and its gradient fades"
     return Grid(title, label, columns).first_group(display.width)
 
 
@@ -91,7 +91,7 @@ def _curve(report: Report, display: Display) -> Iterator[Elastic]:
 
 def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[Section]:
     if rows < LEAST_ROWS:
-        yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
+        yield Paragraph("Not shown: the softmax curve. See --format heatmap.", "note")
         return
     lines = chart(curve, axis_range(curve.y), columns, rows, display)
     yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])

@@ -18,7 +18,7 @@ WAYS = ("model", "found", "filter")
 
 
 def _way_or_heads(value: object) -> object:
-    """Check for one of WAYS or the names of heads. Raises ValueError for anything else."""
+    """Accept one of WAYS or the names of heads. Raises ValueError for anything else."""
     if isinstance(value, str) and value in WAYS:
         return value
     names = head_names_without_stack(value)
@@ -61,8 +61,8 @@ def spoken_words(
         if not isinstance(sound, Reading) and pretrained.has_decoder:
             long = longer_than_heard(pretrained, fspath(sound))
             if long is not None and text:
-                problem = "an explicit text is limited to one window: cut the sound, or leave out the text"
-                raise UserError(f"sound: {long.file}: is {long.seconds:,.2f} s long: {problem}")
+                problem = "a text must fit in one window: cut the sound, or leave out the text"
+                raise UserError(f"sound: {long.file} is {long.seconds:,.2f} s long: {problem}")
             if long is not None:
                 windows = spoken_windows(pretrained, long.file, progress)
                 return window_words(pretrained, windows, long.seconds, chosen, notes=long.notes)
@@ -71,7 +71,7 @@ def spoken_words(
         )  # a model without a decoder is refused later
         if isinstance(sound, Reading):
             if not isinstance(sound.origin, HeardSound):
-                raise UserError("sound: must be a result of read_sound, or a file")
+                raise UserError("sound: must be a file or a result of read_sound")
             return measure_words(pretrained, sound, chosen)
         reading, encoded = encoded_reading(pretrained, fspath(sound), spoken)
         return measure_words(pretrained, reading, chosen, encoded)

@@ -45,7 +45,7 @@ def report_aligning(
     """Build the report on the cross-attention heads that time words, best first."""
     result = aligning_heads(pretrained, progress=progress)
     about = (
-        f"{pretrained.name}: {counted(len(result.heads), 'head')} of cross-attention, "
+        f"{pretrained.name}: {counted(len(result.heads), 'cross-attention head')}, "
         f"{result.num_words} words of synthetic speech."
     )
     return build_report(spec, Texts(), {}, result, [*result.notes], about=about, how_to_read=HOW_TO_READ)

@@ -36,7 +36,7 @@ def _words_read(report: Report) -> str:
     result = report.result_of(SpokenWords)
     words = counted(len(result.words), "word")
     name = file_name(report.spec.get("sound"))
-    return f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
+    return f"heads: {model_name(report)}, {words} in {result.seconds:.2f} s of {name}"
 
 
 def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
@@ -74,18 +74,19 @@ WORDS_SCREEN = FirstScreen(
 
 def _heads_read(report: Report) -> str:
     result = report.result_of(AligningHeads)
-    heads = f"{len(result.heads)} heads of cross-attention on {result.num_words} spoken words"
+    heads = f"{len(result.heads)} cross-attention heads on {result.num_words} spoken words"
     return f"heads: {model_name(report)}, {heads}"
 
 
 def _together(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(AligningHeads)
-    first = f"The first {result.num_found} heads together: {1000 * result.error_of_found:.0f} ms"
+    error = f"{1000 * result.error_of_found:.0f} ms"
+    first = f"Median error of the first {result.num_found} heads together: {error}"
     if result.error_of_published is None:
         yield f"{first}."
         return
     published = f"the {result.num_published} published heads: {1000 * result.error_of_published:.0f} ms"
-    yield f"{first}; {published}; {result.published_among_first} are in both."
+    yield f"{first}; {published}; {result.published_among_first} heads are in both."
 
 
 ALIGNING_SCREEN = FirstScreen(
@@ -108,7 +109,7 @@ ALIGNING_SCREEN = FirstScreen(
         Notes(),
     ),
 )
-"""The heads that time words best, and their error together."""
+"""The heads that time words best, and their joint error."""
 
 
 def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
@@ -144,8 +145,8 @@ def _clock(seconds: float, mark: str) -> str:
 
 def _report_words(report: Report) -> Records[SpokenWord]:
     if not isinstance(report.result, SpokenWords):
-        how = "find them with attn heads --sound FILE --words"
-        raise NothingToDraw(f"this report of {report.experiment} has no spoken words: {how}")
+        how = "create one with attn heads --sound FILE --words"
+        raise NothingToDraw(f"this {report.experiment} report has no spoken words: {how}")
     return report.result.words
 
 

@@ -15,13 +15,13 @@ TIMING_WAYS = ("model", "found", "filter")
 
 
 def _way_or_heads(value: Any) -> str:
-    """Check for one of TIMING_WAYS or heads such as `3:2,2:0`. Raises ValueError for anything else."""
+    """Accept one of TIMING_WAYS or heads such as `3:2,2:0`. Raises ValueError for anything else."""
     if value in TIMING_WAYS:
         return str(value)
     try:
         return ",".join(head_names_without_stack(value))
     except ValueError as error:
-        raise ValueError(f"must be {', '.join(TIMING_WAYS)}, or heads: {error}") from None
+        raise ValueError(f"must be {', '.join(TIMING_WAYS)}, or names of heads: {error}") from None
 
 
 class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
@@ -32,7 +32,7 @@ class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
     off_keys = frozenset({"by"})
     excludes: ClassVar[Mapping[str, str]] = {"words": "truncate"}
 
-    sentence: Text | None = Field(None, description="the spoken text (default: what the model writes)")
+    sentence: Text | None = Field(None, description="the spoken text (default: the model's transcript)")
     file: FileOfText = None
     words: bool = Field(False, description="find the time of each spoken word")
     by: Annotated[str, BeforeValidator(_way_or_heads)] = Field(
@@ -69,8 +69,8 @@ class AlignmentSpec(ModelOfHeadsSpec):
 
     find_heads: bool = Field(
         False,
-        description="measure how well every head of cross-attention times words, on synthetic speech with "
-        "known times, and save the best",
+        description="measure how well each cross-attention head times words, on synthetic speech with known "
+        "times, and save the best heads",
     )
 
     @classmethod

@@ -94,14 +94,14 @@ class SpokenWeights:
 def spoken_weights(
     pretrained: Pretrained, reading: Reading, encoded: Float[Tensor, "1 place dim"] | None = None
 ) -> SpokenWeights:
-    """Every cross-attention head's weights on a sound, for the words of a reading and the end token.
+    """The weights of every cross-attention head on a sound, for the words of a reading and the end token.
 
     If `encoded` is known, the encoder does not run. Raises UserError for a model without a decoder, or one
     whose attention is not accessible.
     """
     heard = reading.origin
     if not isinstance(heard, HeardSound) or reading.context is None:
-        raise UserError(f"sound: {pretrained.name} has no decoder to look at a sound")
+        raise UserError(f"sound: {pretrained.name} has no decoder, so no head can time words")
     if pretrained.with_head is None:
         raise UserError(f"sound: {pretrained.name} has no language-modelling head, so it cannot write text")
     num_before = num_before_words(pretrained)
@@ -265,8 +265,7 @@ def read_by_characters(
 def token_words(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Split tokens into words at spaces and punctuation, with each word's number of tokens.
 
-    In languages without spaces, each character is a word, or several characters are if one token contains
-    them.
+    In languages without spaces, each character is a word, unless one token contains several characters.
     """
     pieces: list[tuple[str, int]] = []
     pending: list[int] = []
@@ -365,7 +364,7 @@ def window_words(
     """The words of a recording that is read in windows, each timed as by `spoken_words`.
 
     The most concentrated heads (filter) are chosen per window; the result names the heads of the last window.
-    Also raises UserError if no window has words.
+    Raises UserError as `spoken_words` does, and if no window has words.
     """
     words: list[tuple[str, float, float, float]] = []
     chosen, how, step, num_windows = list[Head](), "", 0.0, 0
@@ -384,7 +383,7 @@ def window_words(
             for word, begin, end, probability in words_in_window
         )
     if not words:
-        raise UserError(f"sound: {pretrained.name} hears no words in it")
+        raise UserError(f"sound: {pretrained.name} found no words in the sound")
     how = f"{counted(num_windows, 'window')}; times by {how}"
     return _in_seconds(words, chosen, how, seconds=seconds, step=step, notes=notes)
 
@@ -419,7 +418,7 @@ def _words_by_filter(
             in_tokens,
             heads,
             (
-                "the most concentrated heads (2509.09987), on tokens since characters "
+                "the most concentrated heads on tokens (2509.09987), because the characters "
                 "exceed the decoder's limit"
             ),
         )
@@ -472,9 +471,9 @@ def _chosen_heads(
                 raise UserError(f"by: must be cross-attention heads, {allowed} (got {head[0]}:{head[1]})")
         return [*heads], "explicit heads"
     if heads == "model" and (published := published_heads(pretrained)):
-        return published, "the heads in its generation_config.json"
+        return published, "the heads in the model's generation_config.json"
     if saved := saved_heads(pretrained):
-        return saved, "the heads that were found on speech with known times"
+        return saved, "the saved heads, found on speech with known times"
     lacking = "publishes no alignment heads" if heads == "model" else "has no saved heads"
     raise UserError(f"by: {pretrained.name} {lacking}: run `find_heads`, or set `by` to filter")
 
@@ -530,14 +529,14 @@ def rank_heads(
         error_of_published=float(np.median(np.abs(published_errors))) if published_errors else None,
         num_published=len(published),
         published_among_first=len({*published} & {*chosen}),
-        notes=() if file is None else (f"The first {len(chosen)} were saved in {file}.",),
+        notes=() if file is None else (f"The first {len(chosen)} heads were saved in {file}.",),
     )
 
 
 def _begin_errors(
     pretrained: Pretrained, spoken: SpokenWeights, timed: TimedSpeech, heads: Sequence[Head]
 ) -> list[float]:
-    """Signed errors of the word beginnings that these heads give. Raises UserError if the words differ."""
+    """The signed errors of the word beginnings from these heads. Raises UserError if the words differ."""
     begins, place, word_begins = token_begins(spoken, heads), 0, list[float]()
     for word, count in token_words(pretrained, spoken.ids):
         if word.startswith(" ") or not word_begins:
@@ -545,7 +544,7 @@ def _begin_errors(
         place += count
     if len(word_begins) != len(timed.begins):
         got = f"{len(word_begins)} words instead of {len(timed.begins)}"
-        raise UserError(f"speech: {timed.file}: {pretrained.name} reads {got}")
+        raise UserError(f"speech: {timed.file}: {pretrained.name} splits it into {got}")
     return [begin - known for begin, known in zip(word_begins, timed.begins, strict=True)]
 
 
@@ -577,7 +576,7 @@ def save_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
 
 
 def saved_heads(pretrained: Pretrained) -> list[Head]:
-    """The saved heads of a model; empty if there are none."""
+    """The saved heads of a model; empty if no heads were saved."""
     file = _heads_file(pretrained)
     try:
         stored = {} if file is None else parsed_json(file.read_bytes())

@@ -102,7 +102,7 @@ def test_cross_shows_the_decoder_reading_the_encoder(tmp_path: Path) -> None:
         (["--embed-dim", "8"], "--embed-dim: cannot be combined with --model, which has its own"),
         (["--causal"], "--causal: cannot be combined with --model"),
         (["--num-tokens", "5"], "--num-tokens: cannot be combined with --model"),
-        (["--tokenizer", "words"], "--tokenizer: must be model with --model (got words)"),
+        (["--tokenizer", "words"], "--tokenizer: must be model if --model is set (got words)"),
         (["--head", "4"], "head: must be from 0:0 to 0:3 in tiny-induction (got 0:4)"),
     ],
 )

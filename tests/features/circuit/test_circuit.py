@@ -495,7 +495,7 @@ def test_compositions_of_one_head_are_some_of_all(shipped: Compositions) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("BERT", "normed before they reach the stream"), ("T5", "an encoder and a")]
+    ("name", "reason"), [("BERT", "normalised before they reach the stream"), ("T5", "an encoder and a")]
 )
 def test_models_whose_heads_do_not_add_to_one_stream_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=reason):

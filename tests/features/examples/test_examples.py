@@ -132,7 +132,7 @@ def test_a_statistic_that_no_row_has_is_no_number_and_its_report_opens(attn: Att
     saved = str(tmp_path / "report.json")
     assert attn(["heads", *flags, "--sort", "duplicate_token", "-o", saved]).code == 0
     ended = attn(["show", saved])
-    assert ended.code == 0 and "\nduplicate_token -, median of the rows -\n" in ended.out
+    assert ended.code == 0 and "\nduplicate_token -, median over rows -\n" in ended.out
 
 
 def test_each_example_has_its_own_tokens() -> None:

@@ -41,7 +41,7 @@ def test_without_it_layers_are_named_and_left_out_or_refused(jamba: str, tmp_pat
         assert report["missing"] == LINE and "linear" not in report["statistics"]
         assert {row["layer"] for row in report["statistics"]["heads"]} == {1, 3}
     assert {each.code for each in (layer, head, logit, edges)} == {2}
-    assert layer.err.endswith("; layer 0 is Mamba, without a softmax\n")
+    assert layer.err.endswith("; layer 0 (Mamba) has no softmax\n")
     assert "must be from 1:0 to 3:3 (layers 1, 3)" in head.err
     assert f"attn cannot split the heads of its Mamba layers{WHY}: use" in logit.err
     assert edges.err.endswith(f"its Mamba layers cannot be read{WHY}\n")

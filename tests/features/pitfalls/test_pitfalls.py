@@ -196,7 +196,7 @@ def test_a_name_may_stand_without_its_flag(attn: Attn, name: str) -> None:
         (["late-mask", "--num-heads", "2"], "--num-heads: is not used by late-mask"),
         (
             ["--num-tokens", "3", "--batch-size", "2"],
-            "--batch-size: is not for pitfalls: each shows one sequence",
+            "--batch-size: does not apply to pitfalls: each shows one sequence",
         ),
         (
             ["merged-heads", "--num-heads", "5"],

@@ -335,7 +335,7 @@ def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretraine
     with pytest.raises(UserError, match=r"hold_out: must be a column of the texts \(no text has gg\)"):
         attncli.separate(tiny, ROWS, label="label", hold_out="gg")
     many = [{"text": f"hat={number}", "label": number % 2, "g": number} for number in range(11)]
-    with pytest.raises(UserError, match=r"must have groups that can be left out \(11 groups share 10 folds"):
+    with pytest.raises(UserError, match=r"cannot be held out \(11 groups share 10 folds"):
         attncli.separate(tiny, many, label="label", hold_out="g")
     with pytest.raises(UserError, match="hold_out: must not be answer"):
         attncli.separate(tiny, ROWS, label="label", hold_out="answer")

@@ -94,7 +94,10 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
         (["heads", "--find-heads"], "--find-heads: needs --model"),
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder to look at a sound"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
-        (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder to look at"),
+        (
+            ["heads", "--sound", "{sound}", "--model", "{model}", "--words"],
+            "has no decoder, so no head can time",
+        ),
         (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder to transcribe a sound"),
         (["ablate", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
         (["heads", "--model", "{model}", "a b"], "takes input_values, not text: pass a sound with --sound"),
@@ -112,4 +115,4 @@ def test_what_cannot_be_is_said_in_a_line(
 
 def test_subtitles_are_of_words_in_time(attn: Attn) -> None:
     ended = attn(["self", "a b", "--format", "srt"])
-    assert ended.code == 2 and "no spoken words: find them with attn heads --sound FILE --words" in ended.err
+    assert ended.code == 2 and "no spoken words: create one with attn heads --sound FILE --words" in ended.err

@@ -135,7 +135,7 @@ def test_a_long_recording_is_written_in_the_windows_of_openai_whisper(
 
 
 def test_a_transcript_of_a_long_recording_is_refused_in_a_line(model: Pretrained, recording: Path) -> None:
-    with pytest.raises(UserError, match=r"is 37\.24 s long: an explicit text is limited to one window"):
+    with pytest.raises(UserError, match=r"is 37\.24 s long: a text must fit in one window"):
         timed(model, str(recording), "Yesterday")
 
 
@@ -212,7 +212,7 @@ def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
         assert read_by_characters(open_one, reading, [" word"] * 90) is None
         words = spoken_words(open_one, reading, "filter")
     assert [word.word for word in words.words] == ["Hello", "little", "world."]
-    assert "on tokens since characters exceed" in words.notes[0]
+    assert "because the characters exceed" in words.notes[0]
 
 
 def _spelled_as_bytes(tokens: list[str]) -> list[str]:
