@@ -1,6 +1,6 @@
-/* A few vectors times a weight in half precision: widened in registers, summed up in float32.
+/* Products of a few vectors with a weight in half precision, which is widened in registers; sums are in float32.
 
-   few_rows.py computes the same with torch. Plain C11 with GNU's vectors; where the compiler can, it compiles
+   few_rows.py computes the same with torch. This is plain C11 with GNU's vectors; if the compiler can, it compiles
    the function for several processors, as in tile_pass.c. */
 
 #include <stdint.h>
@@ -11,20 +11,20 @@
 #else
 #define EACH_PROCESSOR
 #endif
-#define INLINED static inline __attribute__((always_inline)) /* into each processor's version */
+#define INLINED static inline __attribute__((always_inline)) /* into the version for each processor */
 
 #define LANES 16
-#define MOST_ROWS 4 /* at a time: with two rows of the weight they have eight sums, which stay in registers */
+#define MOST_ROWS 4 /* at a time: with two rows of the weight, they need eight sums, which fit in registers */
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 
-/* A float16 has its exponent in other places: moved there, it is 2^-112 of the number, subnormal ones too. */
+/* Moved to the bits of a float32, a float16 is 2^-112 times its value, even if it is subnormal. */
 #define TO_FLOAT16 0x1p112f
-#define FLOAT16_INFINITY 0x0f800000u /* of which infinity and NaN are not below, once moved */
+#define FLOAT16_INFINITY 0x0f800000u /* moved bits at or above this are infinity or NaN */
 
-/* The numbers at a place of a weight, as float32. */
+/* LANES numbers of a weight as float32. */
 INLINED void widen(floats *wide, const uint16_t *place, int is_bfloat16)
 {
     halves narrow;
@@ -40,7 +40,7 @@ INLINED void widen(floats *wide, const uint16_t *place, int is_bfloat16)
     *wide = (floats)((finite & is_finite) | (other & ~is_finite) | sign);
 }
 
-/* Products of `num_rows` vectors with one or two rows of the weight (`next` is where the second begins). */
+/* Products of `num_rows` vectors with one or two rows of the weight (`next` is the offset of the second). */
 INLINED void multiply(const float *rows, int64_t num_rows, int64_t dim, const uint16_t *weight, int64_t next,
                       int64_t num_weights, float *output, int64_t stride, int is_bfloat16)
 {
@@ -49,7 +49,7 @@ INLINED void multiply(const float *rows, int64_t num_rows, int64_t dim, const ui
     for (int64_t place = 0; place < dim; place += LANES) {
         floats first, second, row;
         int64_t left = dim - place < LANES ? dim - place : LANES;
-        if (left < LANES) { /* the last numbers, with zeros behind them */
+        if (left < LANES) { /* the last numbers, padded with zeros */
             uint16_t ends[2][LANES] = {{0}};
             memcpy(ends[0], weight + place, 2 * left);
             memcpy(ends[1], weight + next + place, 2 * left);
@@ -88,7 +88,7 @@ INLINED void multiply_all(const float *rows, int64_t num_rows, int64_t dim, cons
         int64_t r = 0;
         for (; num_rows - r >= MOST_ROWS; r += MOST_ROWS)
             multiply(rows + r * dim, MOST_ROWS, dim, here, next, both, output + r * stride + w, stride, is_bfloat16);
-        /* Each count by itself, so that its sums are in registers. */
+        /* One call per count, so that the sums stay in registers. */
         const float *rest = rows + r * dim;
         float *rest_output = output + r * stride + w;
         if (num_rows - r == 3)
@@ -100,7 +100,7 @@ INLINED void multiply_all(const float *rows, int64_t num_rows, int64_t dim, cons
     }
 }
 
-/* output[r, w] = rows[r] . weight[w]: rows (row, dim), weight (num_weights, dim), `stride` between rows of output. */
+/* output[r, w] = rows[r] . weight[w]: rows (row, dim), weight (num_weights, dim); `stride` separates output rows. */
 EACH_PROCESSOR void attn_few_rows(const float *rows, int64_t num_rows, int64_t dim, const uint16_t *weight,
                                   int64_t num_weights, float *output, int64_t stride, int64_t is_bfloat16)
 {

@@ -1,8 +1,9 @@
-/* What the engines do to a tile of scores, in one walk over each row while it is in the cache.
+/* The computations of the engines on a tile of scores, in one pass over each row while it is in the cache.
 
-   Of `tiles`: tile_sums.py explains the sums and computes the same with torch, tiles.py what comes of them.
-   Of `rows`: row_tiles.py has both. The tests hold all to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
-   functions for several processors, and the one that suits is chosen when the library is loaded. */
+   For the engine `tiles`, tile_sums.py explains the sums and computes them with torch; tiles.py does so for the results.
+   For `rows`, row_tiles.py does both. Tests compare all of them with the same definition. This is plain C11 without
+   intrinsics: if the compiler can, it compiles the functions for several processors, and the suitable version is chosen
+   when the library is loaded. */
 
 #include <math.h>
 #include <stdint.h>
@@ -15,21 +16,21 @@
 #endif
 
 #if defined(__GNUC__)
-#define INLINED static inline __attribute__((always_inline)) /* into each processor's version */
+#define INLINED static inline __attribute__((always_inline)) /* into the version for each processor */
 #else
 #define INLINED static inline
 #endif
 
-/* The largest score of every so manieth key is found by itself: those of the top keys lie in few of these lanes. */
+/* Lane n holds the largest score of every LANES-th key from n on: the top keys lie in few of these lanes. */
 #define LANES 64
 
-/* The fields of `TileArguments` in tile_sums.py, in its order. */
+/* The fields of `TileArguments` in tile_sums.py, in the same order. */
 typedef struct {
     int64_t num_queries, num_keys, value_dim, top_k;
     int64_t first_rank;         /* of the tile's first key */
-    int64_t bounded;            /* whether the reference stays 0: no score is further from it than SAFE_BITS */
+    int64_t bounded;            /* 1 if the reference stays 0: no score is more than SAFE_BITS away from it */
     int64_t num_first, window;  /* local keys: position < num_first or |query - key| < window */
-    float headroom;             /* how far scores may outgrow the reference, in bits */
+    float headroom;             /* by how many bits scores may exceed the reference */
     float *scores;              /* query, key: scores come in, exponentials go out */
     const int64_t *first;       /* query: the ranks first <= rank < stop are visible */
     const int64_t *stop;
@@ -37,7 +38,7 @@ typedef struct {
     const float *here;          /* query: its position */
     float *reference, *smallest, *largest;
     double *score, *score_square, *total, *total_square, *weighted, *distance, *local;
-    float *first_key, *previous; /* query: the score with the key at position 0, and with the one before the query */
+    float *first_key, *previous; /* query: the scores with the key at position 0 and with the key before the query */
     float *top_scores;           /* query, top_k: largest first */
     int64_t *top_ranks;
     float *output;               /* query, value_dim */
@@ -71,7 +72,7 @@ INLINED float exp2_of(float x)
     return x < -125.0f ? 0.0f : x == x ? p : x; /* the bits of some NaN would make it a number */
 }
 
-/* Takes in a score that is among the top_k, and gives the least of them. */
+/* Insert a score that is among the top_k; return the smallest of the top_k. */
 INLINED float keep(float score, int64_t rank, float *top_scores, int64_t *top_ranks, int64_t top_k)
 {
     int64_t place = top_k - 1;
@@ -84,7 +85,7 @@ INLINED float keep(float score, int64_t rank, float *top_scores, int64_t *top_ra
     return top_scores[top_k - 1];
 }
 
-/* Takes in the top_k of a row, of which `lanes` has the largest of every LANES-th score. */
+/* Merge a row of scores into its top_k; `lanes` holds the largest of every LANES-th score. */
 INLINED void find_top(const Tile *tile, const float *lanes, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys;
@@ -93,7 +94,7 @@ INLINED void find_top(const Tile *tile, const float *lanes, int64_t query, int64
     int64_t *top_ranks = tile->top_ranks + query * top_k;
     float left[LANES], least = top_scores[top_k - 1], bound = -INFINITY;
     memcpy(left, lanes, sizeof left);
-    /* No score below the top_k-th largest of the lanes' largest is among the top_k. */
+    /* No score below the top_k-th largest of the lanes' maxima is among the top_k. */
     for (int64_t rank = 0; rank < top_k; rank++) {
         float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
@@ -119,7 +120,7 @@ INLINED void find_top(const Tile *tile, const float *lanes, int64_t query, int64
                 least = keep(scores[j], tile->first_rank + j, top_scores, top_ranks, top_k);
 }
 
-/* The sum of the weights of the columns from <= j < to. */
+/* The sum of the weights in the columns from <= j < to. */
 INLINED float sum_of(const float *weights, int64_t from, int64_t to)
 {
     float sum = 0.0f;
@@ -129,7 +130,7 @@ INLINED float sum_of(const float *weights, int64_t from, int64_t to)
     return sum;
 }
 
-/* The first of the columns from <= j < to whose position is not below a bound; positions rise. */
+/* The first column in from <= j < to whose position is at least a bound; positions increase. */
 INLINED int64_t column_from(const float *position, int64_t from, int64_t to, float bound)
 {
     while (from < to) {
@@ -142,7 +143,7 @@ INLINED int64_t column_from(const float *position, int64_t from, int64_t to, flo
     return from;
 }
 
-/* The scores with two keys, where the row sees them. */
+/* Record the scores with the first key and the previous key, if the row sees them. */
 INLINED void note_keys(const Tile *tile, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys, *position = tile->position;
@@ -156,7 +157,7 @@ INLINED void note_keys(const Tile *tile, int64_t query, int64_t from, int64_t to
         tile->previous[query] = scores[column];
 }
 
-/* Takes one score into each of the lanes, of which there are no more than LANES. */
+/* Take one score into each lane; there are at most LANES scores. */
 INLINED void add_to_lanes(const float *scores, int64_t num_lanes, float *highest, float *lowest, float *sums,
                           float *squares)
 {
@@ -170,7 +171,7 @@ INLINED void add_to_lanes(const float *scores, int64_t num_lanes, float *highest
     }
 }
 
-/* Moments, extremes and top keys of the visible scores of a row. */
+/* Add the moments, extremes and top keys of the visible scores of a row. */
 INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys;
@@ -202,7 +203,7 @@ INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t t
         tile->largest[query] = most;
 }
 
-/* Where the scores have outgrown the reference: it rises to their largest, and the sums shrink. */
+/* If the scores exceed the reference, raise it to the largest score, and scale the sums down. */
 INLINED void raise_reference(const Tile *tile, int64_t query)
 {
     float reference = tile->reference[query], largest = tile->largest[query];
@@ -220,7 +221,7 @@ INLINED void raise_reference(const Tile *tile, int64_t query)
     tile->reference[query] = largest;
 }
 
-/* The sum of the exponentials of the first keys and of those near the query. */
+/* The sum of the exponentials of the first keys and of the keys near the query. */
 INLINED float local_sum(const Tile *tile, const float *weights, float here, int64_t from, int64_t to)
 {
     const float *position = tile->position;
@@ -237,7 +238,7 @@ INLINED float local_sum(const Tile *tile, const float *weights, float here, int6
     return sum + sum_of(weights, near, column_from(position, near, to, here + window));
 }
 
-/* The visible scores of a row become exponentials, and their sums are taken. Of bounded ones none is far from 0. */
+/* Turn the visible scores of a row into exponentials, and add up their sums. Bounded scores are all near 0. */
 INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t to, int bounded)
 {
     float *scores = tile->scores + query * tile->num_keys;
@@ -261,14 +262,14 @@ INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t 
     tile->local[query] += local_sum(tile, scores, here, from, to);
 }
 
-/* Which columns of the tile a row sees. */
+/* The columns of the tile that a row sees. */
 INLINED int64_t within(int64_t rank, int64_t first_rank, int64_t num_keys)
 {
     int64_t column = rank - first_rank;
     return column < 0 ? 0 : column > num_keys ? num_keys : column;
 }
 
-/* Takes a tile into the running sums of its rows; hidden scores become 0, as their weights are. */
+/* Add a tile to the running sums of its rows; hidden scores become 0, which is their weight. */
 EACH_PROCESSOR void attn_add_tile(const Tile *tile)
 {
     int64_t num_keys = tile->num_keys;
@@ -293,7 +294,7 @@ EACH_PROCESSOR void attn_add_tile(const Tile *tile)
     }
 }
 
-/* Adds the weights 2^(score - reference) * inverse of some rows to the sum of each column, and to its largest. */
+/* Add the weights 2^(score - reference) * inverse of some rows to the sum and maximum of each column. */
 EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, int64_t num_keys, const int64_t *first,
                                      const int64_t *stop, int64_t first_rank, const float *reference,
                                      const float *inverse, float *mass, float *largest)
@@ -311,7 +312,7 @@ EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, i
     }
 }
 
-/* Which rows have two scores among those that were kept, the last included, that only rounding tells apart; how many. */
+/* Mark the rows with two kept scores (including the last) that differ only by rounding; return their number. */
 EACH_PROCESSOR int64_t attn_tied_rows(const float *top_scores, int64_t num_rows, int64_t num_top, float lowest,
                                       float unit, float roundings, uint8_t *tied)
 {
@@ -328,12 +329,12 @@ EACH_PROCESSOR int64_t attn_tied_rows(const float *top_scores, int64_t num_rows,
     return count;
 }
 
-/* The fields of `FinishArguments` in tiles.py, in its order. */
+/* The fields of `FinishArguments` in tiles.py, in the same order. */
 typedef struct {
-    int64_t num_rows, value_dim, num_top; /* of num_top scores the last is one more than is wanted */
-    int64_t num_keys;                     /* with those that padding hides */
-    double sink;                          /* in bits; -inf where there is none */
-    float lowest;                         /* the score of what is not there */
+    int64_t num_rows, value_dim, num_top; /* the last of num_top scores is one more than wanted */
+    int64_t num_keys;                     /* including keys hidden by padding */
+    double sink;                          /* in bits; -inf without a sink */
+    float lowest;                         /* the score of a missing or hidden entry */
     const int64_t *kept;                  /* rank: its key */
     const int64_t *first_seen, *stop;     /* row: the ranks first_seen <= rank < stop are visible */
     const float *here, *centre;
@@ -351,7 +352,7 @@ typedef struct {
 
 #define LN_2 0.6931471805599453094
 
-/* What the sums of a row make; a row that sees no key keeps its nulls. */
+/* Compute the statistics of a row from its sums; a row that sees no key keeps its nulls. */
 INLINED void finish_row(const Finish *rows, int64_t row)
 {
     int64_t visible = rows->stop[row] - rows->first_seen[row], num_wanted = rows->num_top ? rows->num_top - 1 : 0;
@@ -381,7 +382,7 @@ INLINED void finish_row(const Finish *rows, int64_t row)
         rows->previous_token[row] = (float)exp2(rows->previous_key[row] - logsumexp);
     for (int64_t rank = 0; rank < num_wanted; rank++) {
         float score = rows->top_scores[row * rows->num_top + rank];
-        if (score == rows->lowest) /* more keys are asked for than are visible */
+        if (score == rows->lowest) /* more keys are wanted than visible */
             break;
         rows->top_weights[row * num_wanted + rank] = (float)exp2(score - logsumexp);
         rows->top_keys[row * num_wanted + rank] = rows->kept[rows->top_ranks[row * rows->num_top + rank]];
@@ -392,7 +393,7 @@ INLINED void finish_row(const Finish *rows, int64_t row)
         output[column] *= factor;
 }
 
-/* The moments of the visible scores of all rows, from those of each about its own centre. */
+/* The moments of the visible scores of all rows, from the moments of each row about its own centre. */
 INLINED void finish_moments(const Finish *rows)
 {
     double count = 0, sum = 0, squares = 0, smallest = INFINITY, largest = -INFINITY;
@@ -415,7 +416,7 @@ INLINED void finish_moments(const Finish *rows)
     memcpy(rows->moments, moments, sizeof moments);
 }
 
-/* Every number of the rows from their sums. */
+/* Compute every statistic of the rows from their sums. */
 EACH_PROCESSOR void attn_finish_rows(const Finish *rows)
 {
     for (int64_t row = 0; row < rows->num_rows; row++)
@@ -423,31 +424,31 @@ EACH_PROCESSOR void attn_finish_rows(const Finish *rows)
     finish_moments(rows);
 }
 
-/* The fields of `RowArguments` in row_tiles.py, in its order: whole rows of several heads, one after the other. */
+/* The fields of `RowArguments` in row_tiles.py, in the same order: whole rows of several heads, head by head. */
 typedef struct {
-    int64_t num_queries, num_keys; /* rows of a head, and columns */
+    int64_t num_queries, num_keys; /* rows per head, and columns */
     int64_t num_first, window;     /* local keys: position < num_first or |query - key| < window */
     const float *scores;           /* row, key; -inf where hidden */
     float *weights;                /* row, key */
-    const float *sink;             /* row: a score that joins the denominator; NULL where there is none */
-    const uint8_t *blind;          /* row: whether it sees no key; NULL where all see one */
+    const float *sink;             /* row: a score that is added to the denominator; NULL without a sink */
+    const uint8_t *blind;          /* row: 1 if it sees no key; NULL if every row sees a key */
     const float *position;         /* key */
     const float *here;             /* query: its position */
     float *logsumexp, *log_total, *sum, *cross, *distance; /* row */
-    float *local;                  /* row: the weight on the first keys and on those near the query */
-    float *rest_sum, *rest_log_total, *rest_cross; /* row: of the weights beside the first column */
-    double *participation;         /* row: 1 / sum weight^2, which a strong sink takes beyond float */
+    float *local;                  /* row: the weight on the first keys and on the keys near the query */
+    float *rest_sum, *rest_log_total, *rest_cross; /* row: for the weights outside the first column */
+    double *participation;         /* row: 1 / sum weight^2, which exceeds float with a strong sink */
 } Rows;
 
 #define LOG2_E 1.44269504088896340736f
-/* exp of it is 0, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy. */
+/* exp(LEAST) is 0, and 0 * LEAST is 0: a hidden score (-inf) adds nothing to an entropy. */
 #define LEAST_EXPONENT -800.0f
-/* A row of scores of -inf is taken to lie here: its exponents are -inf, and nothing is subtracted from itself. */
+/* The reference of a row whose scores are all -inf: -inf minus this is -inf, but -inf minus -inf is NaN. */
 #define LEAST_REFERENCE -1.7e38f
-/* Keys whose sums are taken in float before they join those in double. */
+/* The number of keys that are summed in float before the sums are added in double. */
 #define RUN 2048
 
-/* The weight on the first keys and on those near the query; columns are neighbouring keys. */
+/* The weight on the first keys and on the keys near the query; columns are adjacent keys. */
 INLINED float local_mass(const Rows *rows, const float *weights, float here)
 {
     int64_t start = (int64_t)rows->position[0], num_keys = rows->num_keys;
@@ -457,8 +458,7 @@ INLINED float local_mass(const Rows *rows, const float *weights, float here)
     return sum_of(weights, 0, first) + sum_of(weights, from > first ? from : first, to);
 }
 
-/* Sums over the columns from 1 on, of which `highest` is the largest score: of weights, and of weight times what a score
-   is below that. */
+/* Sums over the columns from 1 on, whose largest score is `highest`: of the weights, and of weight * (score - highest). */
 INLINED void sum_rest(const float *scores, const float *weights, int64_t num_keys, float highest, double *rest,
                       double *cross)
 {
@@ -478,7 +478,7 @@ INLINED void sum_rest(const float *scores, const float *weights, int64_t num_key
     }
 }
 
-/* weight = exp(score - logsumexp), and sums over the weights of a row; weights 0 where no key is seen. */
+/* Compute weight = exp(score - logsumexp) and sums over the weights of a row; weights are 0 if it sees no key. */
 INLINED void softmax_row(const Rows *rows, int64_t row)
 {
     int64_t num_keys = rows->num_keys;
@@ -490,7 +490,7 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
         highest_of_rest = scores[j] > highest_of_rest ? scores[j] : highest_of_rest;
     int is_blind = rows->blind && rows->blind[row];
     float reference = scores[0] < highest_of_rest ? highest_of_rest : scores[0];
-    if (rows->sink && reference < LEAST_REFERENCE) /* scores of -inf alone: all the weight goes to the sink */
+    if (rows->sink && reference < LEAST_REFERENCE) /* all scores are -inf: all weight goes to the sink */
         reference = LEAST_REFERENCE;
     if (is_blind)
         reference = 0.0f;
@@ -514,7 +514,7 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
         squares += squares_of_run;
         distance += distance_of_run;
     }
-    /* Beside the first column: where that has most of the weight, differences of whole sums have no digits of the rest. */
+    /* Outside the first column: if it has most of the weight, differences of whole sums lose the digits of the rest. */
     float highest = highest_of_rest < LEAST_REFERENCE ? reference : highest_of_rest;
     double apart = (double)highest - reference, rest = total - weights[0], rest_cross;
     if (weights[0] > 0.5 * total) {
@@ -552,7 +552,7 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
     rows->participation[row] = 1 / inverse / inverse / squares;
 }
 
-/* Softmax of the rows start <= row < stop, and what their statistics need. */
+/* Compute the softmax of the rows start <= row < stop, and the sums that their statistics need. */
 EACH_PROCESSOR void attn_softmax_rows(const Rows *rows, int64_t num_rows)
 {
     for (int64_t row = 0; row < num_rows; row++)
