@@ -14,10 +14,10 @@ from attncli.feature import BrokenPlugin, load_usable_place, plugin_of
 
 
 class RestOfSoftmax(NamedTuple):
-    """The softmax over the keys other than the first column.
+    """The softmax without the first column.
 
-    It holds the sum of their weights and, for the weights divided by that sum, the logarithm of their total
-    and sum p exponent, where the largest exponent is 0.
+    It holds the sum of the other weights and, for these weights divided by their sum, the logarithm of the
+    total and sum p exponent, where the largest exponent is 0.
     """
 
     sums: Float[Tensor, "*batch query"]
@@ -62,7 +62,7 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """The row and column of every token on a grid, in steps; NaN for a token outside the grid."""
+    """The row and column of every token on a grid; NaN for a token outside the grid."""
 
     places: Float[Tensor, "token 2"]
 

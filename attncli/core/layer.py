@@ -98,7 +98,7 @@ class Visibility:
 
     @property
     def is_seeing(self) -> bool:
-        """True if every query is certain to see a key, which is decided without computing the mask."""
+        """True if every query is sure to see a key, as far as can be told without computing the mask."""
         return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
 
     def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:

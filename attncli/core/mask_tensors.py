@@ -9,7 +9,7 @@ from attncli.core.layer import Visibility
 HIDES = -500.0
 """Mask entries at or below this number hide keys: a dtype's minimum, -1e9, or -1,000 beside a bias."""
 GAP = 100.0
-"""The smallest gap between rows that a mask hides and all other rows; a bias has smaller gaps."""
+"""The smallest gap between the largest entries of visible and hidden rows; in a bias, gaps are smaller."""
 HIDDEN_BY_A_HEAD = -1e30
 """The number added to a score to hide an entry from only some heads."""
 
@@ -34,9 +34,9 @@ def split_mask(
 
 
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
-    """The largest number that hides in each row: HIDES, or the number that far below the row's largest.
+    """The number in each row at or below which entries hide: HIDES, or the row's largest entry plus HIDES.
 
-    The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
+    The second applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
     last.
     """
     numbers = mask.new_full((*mask.shape[:3], 1), HIDES)
@@ -46,7 +46,7 @@ def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, 
     rows = largest[largest.isfinite()].double().sort(descending=True).values
     gaps = (rows[:-1] - rows[1:] > GAP).nonzero()
     last = rows[int(gaps[0])] if len(gaps) else rows[-1]
-    if rows[0] <= HIDES:  # no row has a number that does not hide
+    if rows[0] <= HIDES:  # every row is hidden
         return numbers
     return torch.where(largest >= last, (largest + HIDES).clamp(max=HIDES), numbers)
 

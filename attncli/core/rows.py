@@ -38,7 +38,7 @@ class Collector(Protocol):
     def add(self, tile: Tile) -> Callable[[], None] | None:
         """Take in a tile, without holding on to its tensors. Tiles of different queries arrive concurrently.
 
-        Sums over queries are returned as functions, which are called in a fixed order for all tiles.
+        Sums over queries are returned as functions, which are called in one order for any number of threads.
         """
         ...
 
@@ -53,7 +53,7 @@ def tile_slices(tile: Tile) -> tuple[slice, slice, slice]:
 
 
 class FilledTensor:
-    """A tensor filled by tiles; if one tile covers it, the tile's own result becomes the tensor."""
+    """A tensor that tiles fill; if one tile covers it, that tile's result becomes the tensor."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
         self.shape, self.like = torch.Size(shape), like

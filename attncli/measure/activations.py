@@ -37,7 +37,7 @@ HOOKS = {
 ROTATED = {"query": "hook_rot_q", "key": "hook_rot_k"}
 MATRICES = ("scores", "pattern")
 MOST_RECENT = 16
-"""The number of module outputs to remember: enough for the projections before each call of attention."""
+"""The number of recent module outputs to store, enough to include the projections of the next attention."""
 SAME_LENGTH = 1e-4
 """The largest change of a vector's length that counts as a rotation, relative to the longest vector."""
 

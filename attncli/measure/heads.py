@@ -352,7 +352,7 @@ class Survey:
         return weighted_by_values(attention, norms), totals
 
     def _compare_with_model(self, projection: nn.Module, module: str, attention: LayerOrWeights) -> None:
-        """Check W_O as the model runs on.
+        """Check W_O while the rest of the model runs.
 
         Raises UserError if its input is not the heads (they may be gated) or if a hook or an adapter changes
         its output.

@@ -1,4 +1,4 @@
-"""The masks and scales of layers, which the tensors of a report carry."""
+"""The masks and scales of layers, which are part of a report's tensors."""
 
 from collections.abc import Mapping
 

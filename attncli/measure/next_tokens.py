@@ -20,9 +20,9 @@ Probabilities = Float[Tensor, " vocabulary"]
 
 
 class ProbabilityCache:
-    """Next-token probabilities after the most recently read text, by the heads that were removed.
+    """Next-token probabilities after the last text that was read, by the heads that were removed.
 
-    Model runs for another purpose also fill the cache, inside `filled_by_run`.
+    Inside `filled_by_run`, model runs for other purposes fill the cache, too.
     """
 
     def __init__(self) -> None:

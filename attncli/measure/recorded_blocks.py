@@ -77,7 +77,7 @@ class WrittenHeads:
 
 @dataclass(frozen=True)
 class BlockRun:
-    """One call of a block: its heads (attention first), its norms with their scales, its input and output.
+    """One call of a block, with its heads (attention first), norms with their scales, input and output.
 
     `mlp` is the part of the output that comes neither from the input nor from heads. For a block that does
     more than add, `mlp` is None and `writers` has the modules that return one vector per token, innermost

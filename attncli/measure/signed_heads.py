@@ -215,7 +215,7 @@ class WritingSignedHeads:
             writing.add(layer)
 
     def count(self) -> None:
-        """Count the last rows of all layers as the rows that chose the new token."""
+        """Count the last row of each layer as the row that chose the new token."""
         for layer in self.layers.values():
             layer.count()
 

@@ -189,7 +189,7 @@ class DrawsTogether(Draws):
         return [result for result, _ in sampled]
 
     def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-        """Draw the same thing for each experiment, along a first axis unless all drew the same numbers."""
+        """Draw the same thing for each experiment, stacked along a first axis unless all draws are equal."""
         return stacked(self.draw_each(draw, [arguments] * len(self._points)))
 
 

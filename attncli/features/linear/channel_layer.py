@@ -15,7 +15,7 @@ LEAF = 16
 FORGOTTEN = -18.0
 """A state that decayed below exp(FORGOTTEN) = 1.5e-8 is lost in a float32 sum over channels."""
 FEW = 0.7
-"""If fewer than this share of the states are alive, only these are computed."""
+"""If less than this share of the states is alive, only living states are computed."""
 MOST_ENTRIES = 2**22
 """Maximum number of entries of the factors of a block of rows or keys."""
 

@@ -147,7 +147,7 @@ def spoken_weights(
 def median_filtered(
     weights: Float[Tensor, "... frame"], width: int = MEDIAN_WIDTH
 ) -> Float[Tensor, "... frame"]:
-    """The median of `width` numbers around each number, mirrored at the ends; short rows are unchanged."""
+    """The median of `width` numbers around each number, with ends mirrored; short rows are unchanged."""
     half = width // 2
     if weights.shape[-1] <= half:
         return weights
@@ -156,7 +156,7 @@ def median_filtered(
 
 
 def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The path of least cost through (row, frame), from first to last, by dynamic time warping.
+    """The path of least cost through (row, frame), from the first to the last, by dynamic time warping.
 
     A step moves to the next row, the next frame, or both; ties move along the frames. The path is computed
     diagonal by diagonal, since the entries of a diagonal are independent, and in float32 as in
