@@ -223,15 +223,6 @@ def test_empty_input_gives_empty_figures_and_nulls(num_queries: int, num_keys: i
     assert found.entropy.isnan().all() and found.score_mean.isnan().all()
 
 
-def test_key_heads_are_shared_by_groups_of_query_heads() -> None:
-    query, key = torch.randn(2, 6, 19, 5), torch.randn(2, 3, 19, 5)
-    grouped = attention_statistics(query, key, key)
-    copied = attention_statistics(query, key.repeat_interleave(2, 1), key.repeat_interleave(2, 1))
-    assert torch.equal(grouped.entropy, copied.entropy)
-    assert grouped.output is not None and copied.output is not None
-    assert torch.equal(grouped.output, copied.output)
-
-
 @pytest.mark.parametrize("num_tokens", [50, 1100])
 def test_inference_mode_and_parameters_change_nothing(num_threads: int, num_tokens: int) -> None:
     """Buffers are kept between calls: one made in inference mode would break the next call."""

@@ -251,17 +251,16 @@ def in_both_precisions(sizes: list[Any], of_float32: list[Any]) -> list[tuple[An
     return [(size, *PRECISIONS[0]) for size in sizes] + [(size, *PRECISIONS[1]) for size in of_float32]
 
 
-@pytest.mark.parametrize("num_queries", [1, 11])
 @pytest.mark.parametrize("case", CASES)
-def test_the_reference_is_rows_written_out(case: str, num_queries: int) -> None:
-    if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
-        pytest.skip("no key would be left")
-    layer = made(case, num_queries, torch.float64)
-    wanted = everything(layer, top_k=4)
-    found = by_name(reference.attend(layer, wanted))
-    expected = naive(layer, wanted)
-    assert found.keys() == expected.keys()
-    assert_same(found, expected, 1e-12, exact_keys=True)
+def test_the_reference_matches_loops_over_rows(case: str) -> None:
+    """With 11 queries, and with a single one unless that leaves no key."""
+    for num_queries in (11,) if CASES[case](9).get("more", 0) < 0 else (1, 11):
+        layer = made(case, num_queries, torch.float64)
+        wanted = everything(layer, top_k=4)
+        found = by_name(reference.attend(layer, wanted))
+        expected = naive(layer, wanted)
+        assert found.keys() == expected.keys()
+        assert_same(found, expected, 1e-12, exact_keys=True)
 
 
 @cache
@@ -273,10 +272,10 @@ def of_the_reference(case: str, dtype: torch.dtype) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("case", "sizes", "dtype", "tolerance"),
-    in_turn(CASES, in_both_precisions(SIZES_OF_ROWS, SIZES_OF_ROWS[2:]), most=2),
+    in_turn(CASES, in_both_precisions(SIZES_OF_ROWS, SIZES_OF_ROWS[2:])),
     ids=str,
 )
-def test_rows_are_those_of_the_reference(
+def test_rows_match_the_reference(
     case: str, sizes: tuple[int, int, int], dtype: torch.dtype, tolerance: float
 ) -> None:
     layer = made(case, 15, dtype)
@@ -292,12 +291,10 @@ def test_rows_are_those_of_the_reference(
 
 @pytest.mark.parametrize(
     ("case", "sizes", "dtype", "tolerance"),
-    in_turn(IN_TILES, in_both_precisions(SIZES_OF_TILES, SIZES_OF_TILES[1:]), most=2),
+    in_turn(IN_TILES, in_both_precisions(SIZES_OF_TILES, SIZES_OF_TILES[1:])),
     ids=str,
 )
-def test_tiles_are_those_of_the_reference(
-    case: str, sizes: TileSizes, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_tiles_match_the_reference(case: str, sizes: TileSizes, dtype: torch.dtype, tolerance: float) -> None:
     layer = made(case, 15, dtype)
     wanted = everything(layer)
     found = by_name(tiles.attend(layer, wanted, None, sizes))
@@ -321,9 +318,8 @@ def test_ranks_beyond_the_keys_are_null(engine: Callable[..., Computed], top_k: 
         assert found.top_keys is None or found.top_keys.shape[-1] == 0
 
 
-@pytest.mark.parametrize("case", ["full", "causal", "everything with a bias", "sink", "bias of keys"])
-def test_the_sizes_of_users(case: str) -> None:
-    """More rows than a tile holds."""
+@pytest.mark.parametrize("case", ["causal", "everything with a bias", "bias of keys"])
+def test_more_rows_than_a_tile_holds(case: str) -> None:
     layer = made(case, 263, torch.float64)
     wanted = everything(layer)
     found, expected = by_name(rows.attend(layer, wanted)), by_name(reference.attend(layer, wanted))
@@ -332,7 +328,7 @@ def test_the_sizes_of_users(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "num_queries", "dtype", "tolerance"),
-    in_turn(CASES, [(number, *each) for each in PRECISIONS for number in (1, 23)], most=2),
+    in_turn(CASES, [(number, *each) for each in PRECISIONS for number in (1, 23)]),
 )
 def test_the_output_alone(case: str, num_queries: int, dtype: torch.dtype, tolerance: float) -> None:
     if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
@@ -379,18 +375,7 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, i
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        *(
-            "causal",
-            "window of one",
-            "padding left",
-            "causal padding right",
-            "all hidden",
-            "sink of each text",
-        ),
-        *("sink and blind rows", "everything", "more keys", "one key head", "ties beside padding"),
-    ],
+    "case", ["window of one", "causal padding right", "all hidden", "sink and blind rows", "everything"]
 )
 def test_a_text_in_tiles_has_the_numbers_that_it_has_alone(case: str) -> None:
     layer = made(case, 13, torch.float64)
@@ -402,8 +387,9 @@ def test_a_text_in_tiles_has_the_numbers_that_it_has_alone(case: str) -> None:
             assert torch.equal(number[text].nan_to_num(9.0), alone[name][0].nan_to_num(9.0)), name
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("case", ["causal", "sink", "bias", "everything"])
+@pytest.mark.parametrize(
+    ("case", "dtype"), in_turn(["causal", "sink", "bias", "everything"], [torch.float16, torch.bfloat16])
+)
 def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) -> None:
     layer = made(case, 23, dtype)
     wanted = everything(layer)

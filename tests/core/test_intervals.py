@@ -5,14 +5,17 @@ import torch
 from dense_attention import visible_entries
 
 from attncli.core.tile_sums import ALIGNMENT, HeadMask
+from tests.conftest import in_pairs
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("window", [None, 1, 13, 60])
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(97, 97), (31, 101), (101, 31)])
+@pytest.mark.parametrize(
+    ("causal", "window", "sizes"),
+    in_pairs([True, False], [None, 1, 13, 60], [(97, 97), (31, 101), (101, 31)]),
+)
 def test_tiles_cover_the_visible_entries_once(
-    causal: bool, window: int | None, num_queries: int, num_keys: int
+    causal: bool, window: int | None, sizes: tuple[int, int]
 ) -> None:
+    num_queries, num_keys = sizes
     kept = torch.rand(num_keys, generator=torch.Generator().manual_seed(num_keys)) < 0.8
     seen = visible_entries(num_queries, num_keys, causal=causal, window=window, key_mask=kept)[:, kept]
     visibility = HeadMask(kept.nonzero()[:, 0], num_keys, num_queries, causal, window)

@@ -25,11 +25,11 @@ def qkv(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
     ("num_tokens", "causal"),
     [
         *((num_tokens, causal) for num_tokens in (1, 17, 509) for causal in (True, False)),
-        (5000, True),
+        (2503, True),
         pytest.param(5000, False, marks=pytest.mark.nightly),
     ],
 )
-def test_output_is_sdpa_and_rows_are_scipys(causal: bool, num_tokens: int) -> None:
+def test_output_matches_torch_and_rows_match_scipy(causal: bool, num_tokens: int) -> None:
     query, key, value = qkv(num_tokens, 64, seed=num_tokens)
     found = attention_statistics(query, key, value, causal=causal, top_k=5, keys=True)
     assert found.output is not None and found.received_mass is not None
@@ -90,41 +90,6 @@ def test_one_key_takes_all_at_scores_of_ten_thousand() -> None:
     torch.testing.assert_close(found.logsumexp, torch.full((7,), 1e4))
     assert found.top_keys[:, 0].tolist() == list(range(7))
     assert found.entropy.abs().max() == 0 and found.distance.abs().max() == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    query, key, value = qkv(2, 3, 61, 5, seed=1, dtype=dtype)
-    half = attention_statistics(query, key, value, causal=True)
-    single = attention_statistics(query.float(), key.float(), value.float(), causal=True)
-    for name in ("output", "entropy", "distance", "score_variance"):
-        assert torch.equal(getattr(half, name), getattr(single, name))
-        assert getattr(half, name).dtype == torch.float32
-
-
-def test_padding_is_the_same_as_no_key_at_all() -> None:
-    query, key, value = qkv(2, 3, 37, 5, seed=2)
-    mask = torch.ones(2, 1, 37, dtype=torch.bool)
-    mask[1, :, 29:] = False
-    found = attention_statistics(query, key, value, key_mask=mask, top_k=2)
-    short = attention_statistics(query[1], key[1, :, :29], value[1, :, :29], top_k=2)
-    assert found.output is not None and short.output is not None
-    torch.testing.assert_close(found.output[1], short.output)
-    torch.testing.assert_close(found.entropy[1], short.entropy)
-    assert torch.equal(found.top_keys[1], short.top_keys)
-
-
-def test_a_query_without_a_visible_key_is_null_and_disturbs_no_other() -> None:
-    query, key, value = qkv(2, 11, 5, seed=4)
-    mask = torch.ones(11, dtype=torch.bool)
-    mask[:3] = False
-    found = attention_statistics(query, key, value, causal=True, key_mask=mask, top_k=2, keys=True, pooled=64)
-    assert found.output is not None and found.received_mass is not None and found.pooled_mean is not None
-    assert found.visible[0].tolist() == [0, 0, 0, *range(1, 9)]
-    assert found.entropy[:, :3].isnan().all() and not found.entropy[:, 3:].isnan().any()
-    assert (found.output[:, :3] == 0).all() and (found.top_keys[:, :3] == -1).all()
-    assert not found.received_mass.isnan().any() and not found.pooled_mean.isnan().any()
-    torch.testing.assert_close(found.received_mass.sum(-1), torch.full((2,), 8.0))
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ def logits() -> torch.Tensor:
     return 3 * torch.randn(2, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_loss_and_divergence_are_torchs(logits: torch.Tensor) -> None:
+def test_loss_and_divergence_match_torch(logits: torch.Tensor) -> None:
     targets = torch.tensor([6, 0, 3, 3, 1])
     torch.testing.assert_close(token_losses(logits[0], targets).mean(), F.cross_entropy(logits[0], targets))
     p, q = logits.log_softmax(dim=-1)
@@ -26,9 +26,11 @@ def test_loss_and_divergence_are_torchs(logits: torch.Tensor) -> None:
     assert predictions.compared(logits[0]).divergences.max() == 0
 
 
-@pytest.mark.parametrize("num_tokens", [49_152, 262_144])
-@pytest.mark.parametrize(("spread", "shift", "change"), [(3, 0, 0.05), (5, 300, 0.3), (0.1, -80, 0.01)])
-def test_numbers_of_large_vocabularies_are_those_of_float64(
+@pytest.mark.parametrize(
+    ("num_tokens", "spread", "shift", "change"),
+    [(49_152, 3, 0, 0.05), (262_144, 5, 300, 0.3), (49_152, 0.1, -80, 0.01)],
+)
+def test_large_vocabularies_match_float64(
     num_tokens: int, spread: float, shift: float, change: float
 ) -> None:
     """A shift of all logits does not change the numbers, even in float32."""
@@ -46,13 +48,13 @@ def test_numbers_of_large_vocabularies_are_those_of_float64(
     torch.testing.assert_close(predictions.losses, -p.gather(-1, targets[:, None])[:, 0], **exact)
 
 
-def test_tokens_that_cannot_come_add_nothing_to_a_divergence() -> None:
+def test_impossible_tokens_add_nothing_to_a_divergence() -> None:
     first, second = torch.tensor([[0.0, 1.0, -torch.inf]]), torch.tensor([[1.0, 0.0, -torch.inf]])
     expected = Predictions(first[:, :2], torch.tensor([0])).compared(second[:, :2])
     assert Predictions(first, torch.tensor([0])).compared(second) == expected
 
 
-def test_a_distance_between_rows_that_are_almost_equal_is_that_of_float64() -> None:
+def test_the_distance_of_nearly_equal_rows_matches_float64() -> None:
     generator = torch.Generator().manual_seed(0)
     p = torch.rand(7, 1001, generator=generator)
     q = p * (1 + 1e-5 * torch.randn(7, 1001, generator=generator))
@@ -69,7 +71,7 @@ def test_a_change_is_relative_to_each_vector() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ranks_are_scipys_with_and_without_ties(seed: int) -> None:
+def test_rank_correlation_matches_scipy(seed: int) -> None:
     a, b = torch.randint(0, 6, (2, 17), generator=torch.Generator().manual_seed(seed)).double()
     b += a
     assert float(rank_correlation(a, b)) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)

@@ -94,10 +94,10 @@ def test_alibi_of_bloom() -> None:
         torch.testing.assert_close(ours, weights, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_heads", [*range(1, 34), 71])
-def test_slopes_are_those_of_bloom(num_heads: int) -> None:
-    theirs = _get_alibi_slopes(num_heads, torch.device("cpu"))
-    torch.testing.assert_close(alibi_slopes(num_heads).float(), theirs.float())
+def test_slopes_match_bloom() -> None:
+    for num_heads in (*range(1, 34), 71):
+        theirs = _get_alibi_slopes(num_heads, torch.device("cpu"))
+        torch.testing.assert_close(alibi_slopes(num_heads).float(), theirs.float())
 
 
 @pytest.mark.parametrize(("buckets", "distance"), [(8, 11), (32, 128)])
@@ -140,7 +140,7 @@ def test_differential_attention_of_diffllama() -> None:
         torch.testing.assert_close(normed.transpose(0, 1).flatten(1), merged[number], rtol=0, atol=1e-5)
 
 
-def test_the_oracles_are_models_with_their_variant() -> None:
+def test_the_models_have_their_variants() -> None:
     """A guard that the models above have their variant, and not plain attention because of their config."""
     has: dict[str, Callable[[Any], bool]] = {
         "Gemma 2": lambda model: model.layers[0].self_attn.attn_logit_softcapping == 2.0,

@@ -1,4 +1,4 @@
-"""Whole experiments against torch's own modules, rebuilt from what the report says was drawn."""
+"""Whole experiments against torch's own modules, rebuilt from the sampled tensors of the report."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,7 @@ def tensor(report, name: str) -> torch.Tensor:
     ("heads", "kv_heads", "seed", "causal"),
     [(2, 2, 0, True), (6, 6, 11, False), (6, 2, 0, False), (6, 2, 11, True), (6, 1, 0, True)],
 )
-def test_multihead_is_torchs_module_with_the_same_matrices(
-    heads: int, kv_heads: int, seed: int, causal: bool
-) -> None:
+def test_multihead_matches_torchs_module(heads: int, kv_heads: int, seed: int, causal: bool) -> None:
     report = run(
         "multihead",
         embed_dim=42,
@@ -47,7 +45,7 @@ def test_multihead_is_torchs_module_with_the_same_matrices(
 
 
 @pytest.mark.parametrize("experiment", ["self", "cross"])
-def test_one_head_is_torchs_attention(experiment: str) -> None:
+def test_one_head_matches_torchs_attention(experiment: str) -> None:
     report = run(experiment, embed_dim=7, head_dim=5, value_dim=3, explain=True, seed=2)
     query, key, value = (tensor(report, name) for name in ("query", "key", "value"))
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
@@ -56,7 +54,7 @@ def test_one_head_is_torchs_attention(experiment: str) -> None:
     torch.testing.assert_close(query, source @ tensor(report, "query_projection").T)
 
 
-def test_cross_takes_labels_and_lengths_from_both_sides() -> None:
+def test_cross_attention_has_labels_and_lengths_of_both_texts() -> None:
     report = run("cross", sentence="a b c", context="x a y z w", embed_dim=7)
     assert report.tokens == ("a", "b", "c") and report.context_tokens == ("x", "a", "y", "z", "w")
     assert report.tensors["weights"].axes == ("query", "key")
@@ -75,21 +73,20 @@ def test_multihead_without_output_projection_merges_the_heads() -> None:
     )
 
 
-def test_multihead_without_projection_cuts_the_embeddings() -> None:
+def test_multihead_without_projections_slices_the_embeddings() -> None:
     report = run("multihead", embed_dim=6, num_heads=2, projection="none", explain=True)
     np.testing.assert_array_equal(report.tensors["query"].values[1], report.tensors["input"].values[:, 3:])
 
 
-@pytest.mark.parametrize("projection", ["linear", "uniform", "none"])
-def test_equal_words_are_equal_rows(projection: str) -> None:
-    for experiment in ("self", "multihead"):
+def test_equal_words_have_equal_rows() -> None:
+    for experiment, projection in (("self", "linear"), ("multihead", "uniform"), ("self", "none")):
         report = run(experiment, projection=projection, sentence=SENTENCE)
         output = report.tensors["output"].values
         np.testing.assert_allclose(output[0], output[4], rtol=1e-5, atol=1e-6)
         assert report.tokens[0] == report.tokens[4] == "the"
 
 
-def test_masked_scores_are_no_number_and_moments_leave_them_out() -> None:
+def test_masked_scores_are_null_and_not_in_moments() -> None:
     report = run("self", causal=True)
     scores = np.array(report.to_data()["tensors"]["scores"]["values"], dtype=object)
     assert all((scores[i, j] is None) == (j > i) for i in range(6) for j in range(6))
@@ -113,7 +110,7 @@ def test_row_statistics_describe_the_weights() -> None:
     assert report.statistics["rows"]["top_weights"].axes == ("head", "query", "rank")
 
 
-def test_scores_too_large_for_float32_are_refused_not_shown_as_nan() -> None:
+def test_scores_too_large_for_float32_are_refused() -> None:
     for settings in (
         {"scale": 1e38},
         {"temperature": 1e-160},
@@ -123,13 +120,8 @@ def test_scores_too_large_for_float32_are_refused_not_shown_as_nan() -> None:
             run("self", **settings)
 
 
-def test_without_softmax_there_are_no_row_statistics() -> None:
-    report = run("self", softmax=False)
-    assert "rows" not in report.statistics and any("not a distribution" in note for note in report.notes)
-
-
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
-def test_sizes_that_do_not_fit_are_refused_with_what_they_need(experiment: str) -> None:
+def test_sizes_beyond_memory_are_refused(experiment: str) -> None:
     with pytest.raises(UserError, match=r"needs about [\d.e+]+ [EPTG]B of memory, but only .* is free"):
         run(experiment, num_tokens=10_000_000)
 
@@ -146,7 +138,7 @@ BILLION = 1_000_000_000
         ("average", {"top_k": BILLION, "num_tokens": 15_000}),
     ],
 )
-def test_the_table_of_a_bias_and_named_keys_are_counted(
+def test_memory_of_bias_tables_and_top_keys_is_counted(
     monkeypatch: pytest.MonkeyPatch, experiment: str, settings: dict[str, object]
 ) -> None:
     monkeypatch.setattr(errors, "available_bytes", lambda: 20 * 10**9)

@@ -1,6 +1,4 @@
-"""The two engines give the same figures; long texts are streamed and summarised."""
-
-from pathlib import Path
+"""The two engines give the same statistics; long texts are streamed and summarised."""
 
 import numpy as np
 import pytest
@@ -37,7 +35,7 @@ CASES = [
 
 @pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize(("experiment", "settings"), CASES)
-def test_both_engines_report_the_same_figures(experiment: str, settings: dict[str, object]) -> None:
+def test_both_engines_report_the_same_statistics(experiment: str, settings: dict[str, object]) -> None:
     dense, streamed = (run(experiment, engine=engine, **settings) for engine in ("dense", "streaming"))
     assert "weights" not in streamed.tensors and "weights" in dense.tensors
     for name in set(dense.tensors) & set(streamed.tensors):
@@ -76,7 +74,7 @@ def spec_of(experiment: str, **settings: object):
     return build_spec(SPECS[experiment], {key: Given(value, key) for key, value in settings.items()})
 
 
-def test_auto_streams_beyond_64_mib_unless_the_matrix_is_asked_for() -> None:
+def test_auto_streams_beyond_64_mib_unless_the_matrix_is_needed() -> None:
     assert spec_of("self").chosen_engine(4096, 4096) == "dense"
     assert spec_of("self").chosen_engine(4097, 4096) == "streaming"
     assert spec_of("multihead").chosen_engine(2048, 2048) == "streaming"
@@ -101,7 +99,7 @@ def test_a_long_text_is_streamed_and_says_so(long_report: Report) -> None:
     assert long_report.tensors["output"].values.shape == (6000, 16)
 
 
-def test_thousands_of_rows_come_with_quantiles_and_extremes(long_report: Report) -> None:
+def test_a_long_text_has_quantiles_and_extremes(long_report: Report) -> None:
     rows = {row["statistic"]: row for row in long_report.statistics["quantiles"]}
     entropy = long_report.statistics["rows"]["entropy"].values
     assert rows["entropy"]["median"] == pytest.approx(np.median(entropy))
@@ -115,7 +113,7 @@ def test_thousands_of_rows_come_with_quantiles_and_extremes(long_report: Report)
     assert "quantiles" not in run("self", num_tokens=1000).statistics
 
 
-def test_the_table_of_a_long_text_is_short_and_names_tokens(long_report: Report) -> None:
+def test_the_table_of_a_long_text_is_short(long_report: Report) -> None:
     from tests.views.test_views import shown
 
     text = shown("table", [long_report], width=80, show=("all",))
@@ -129,43 +127,39 @@ def test_the_table_of_a_long_text_is_short_and_names_tokens(long_report: Report)
     assert f"{row['query']} {long_report.tokens[row['query']]}" in text
 
 
-@pytest.mark.parametrize("settings", [{"softmax": False}, {"explain": True}, {"scale": 0}])
-def test_what_streaming_cannot_do_is_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="engine"):
-        run("self", engine="streaming", **settings)
+def test_unsupported_settings_are_not_streamed() -> None:
+    for settings in ({"softmax": False}, {"explain": True}, {"scale": 0}):
+        with pytest.raises(UserError, match="engine"):
+            run("self", engine="streaming", **settings)
 
 
 @pytest.mark.usefixtures("by_engine")
-@pytest.mark.parametrize("settings", [{"temperature": 1e300}, {"scale": 1e-200}, {"scale": -1e-30}])
-def test_scores_that_are_scaled_to_nothing_are_reported_by_both(settings: dict[str, object]) -> None:
-    dense, streamed = (run("self", engine=engine, **settings) for engine in ("dense", "streaming"))
-    assert streamed.statistics["scores"] == pytest.approx(dense.statistics["scores"], rel=1e-5)
+def test_moments_of_tiny_scores_are_the_same_in_both() -> None:
+    for settings in ({"temperature": 1e300}, {"scale": 1e-200}, {"scale": -1e-30}):
+        dense, streamed = (run("self", engine=engine, **settings) for engine in ("dense", "streaming"))
+        assert streamed.statistics["scores"] == pytest.approx(dense.statistics["scores"], rel=1e-5)
 
 
 @pytest.mark.usefixtures("by_engine")
-@pytest.mark.parametrize("temperature", [1e-6, 1e-10])
-def test_no_key_has_more_than_the_largest_weight(temperature: float) -> None:
-    settings = {"num_tokens": 9, "causal": True, "temperature": temperature}
-    rows = run("self", engine="streaming", **settings).statistics["rows"]
-    assert (rows["sink_mass"].values <= rows["max_weight"].values).all()
+def test_no_key_has_more_than_the_largest_weight() -> None:
+    for temperature in (1e-6, 1e-10):
+        settings = {"num_tokens": 9, "causal": True, "temperature": temperature}
+        rows = run("self", engine="streaming", **settings).statistics["rows"]
+        assert (rows["sink_mass"].values <= rows["max_weight"].values).all()
 
 
 @pytest.mark.usefixtures("by_engine")
-@pytest.mark.parametrize("engine", ["dense", "streaming"])
-def test_a_sink_beyond_float32_is_refused(engine: str) -> None:
-    for settings in ({"sink": 1e39}, {"sink": -1e30, "temperature": 1e-10}):
-        with pytest.raises(RunError, match="sink / temperature overflows float32"):
-            run("self", engine=engine, **settings)
+def test_overflow_of_float32_is_refused() -> None:
+    for engine in ("dense", "streaming"):
+        for settings in ({"sink": 1e39}, {"sink": -1e30, "temperature": 1e-10}):
+            with pytest.raises(RunError, match="sink / temperature overflows float32"):
+                run("self", engine=engine, **settings)
+        with pytest.raises(RunError, match="overflow float32"):
+            run("self", engine=engine, scale=1e38)
 
 
-@pytest.mark.usefixtures("by_engine")
-def test_overflow_is_refused_when_streaming_too() -> None:
-    with pytest.raises(RunError, match="overflow float32"):
-        run("self", engine="streaming", scale=1e38)
-
-
-@pytest.mark.parametrize("sizes", [(5, 7, 11), (1, 1, 3), (2,), (1,)])
-def test_merged_moments_are_those_of_all(sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("sizes", [(5, 7, 11), (1, 1, 3), (1,)])
+def test_merged_moments_are_those_of_all_numbers(sizes: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     groups = [3 * torch.randn(size, generator=generator, dtype=torch.float64) + size for size in sizes]
     parts = [moments(group) for group in groups]
@@ -179,7 +173,7 @@ def test_merged_moments_are_those_of_all(sizes: tuple[int, ...]) -> None:
     assert found == pytest.approx(moments(torch.cat(groups)), nan_ok=True, rel=1e-12)
 
 
-def test_merged_moments_leave_out_what_is_empty_and_keep_batches_apart() -> None:
+def test_merged_moments_ignore_empty_groups() -> None:
     """An empty group has no mean, no range, and no part in the others'."""
     null = torch.nan
     counts = torch.tensor([[3, 0, 2], [0, 0, 0], [0, 1, 0]])
@@ -196,7 +190,7 @@ def test_merged_moments_leave_out_what_is_empty_and_keep_batches_apart() -> None
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
-def test_quantiles_are_numpys(count: int) -> None:
+def test_quantiles_match_numpy(count: int) -> None:
     numbers = torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     expected = np.quantile(numbers.numpy(), list(LEVELS.values()))
     np.testing.assert_allclose(list(quantiles(numbers).values()), expected)
@@ -205,11 +199,6 @@ def test_quantiles_are_numpys(count: int) -> None:
     assert scipy.stats.scoreatpercentile(numbers.numpy(), 50) == pytest.approx(quantiles(numbers)["median"])
 
 
-def test_extreme_places_leave_out_what_is_no_number() -> None:
+def test_extreme_places_ignore_nan() -> None:
     lowest, highest = extreme_places(torch.tensor([3.0, torch.nan, 1.0, 2.0, 1.0]), 2)
     assert (lowest.tolist(), highest.tolist()) == ([2, 4], [0, 3])
-
-
-def test_a_book_of_fifty_thousand_words_would_fit(tmp_path: Path) -> None:
-    spec = spec_of("self", num_tokens=50_000)
-    assert spec.chosen_engine(50_000, 50_000) == "streaming"

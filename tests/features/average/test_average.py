@@ -15,7 +15,7 @@ from tests.toys.test_explained_attention import explained, settings_name
 Numbers = Sequence[float]
 
 
-def test_average_says_how_far_its_ways_are_apart() -> None:
+def test_all_ways_to_average_agree() -> None:
     report = run("average", num_tokens=7, batch_size=2, embed_dim=3)
     assert set(report.statistics["agreement"]) == {"loop_vs_matmul", "loop_vs_softmax"}
     assert report.tensors["weights"].axes == ("batch", "query", "key")

@@ -8,7 +8,7 @@ from attncli.features.linear import channel_layer
 from attncli.features.linear.channel_layer import ChannelCache, ChannelLayer
 from tests.conftest import in_turn
 
-TEXTS, HEADS, TOKENS, CHANNELS, STATES = 1, 2, 101, 5, 3
+TEXTS, HEADS, TOKENS, CHANNELS, STATES = 1, 2, 83, 5, 3
 
 
 def layer(fastest: float) -> ChannelLayer:

@@ -1,4 +1,4 @@
-"""The matrices of layers without a softmax: times the values they are what the model's own layer gives."""
+"""Matrices of layers without a softmax, against the layers' outputs, recurrences and TransformerLens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def largest(tensor: Tensor) -> float:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", some_seldom(MATRICES, MATRICES[1::2]))
-def test_the_matrix_times_the_values_is_what_the_layer_gives(name: str) -> None:
+def test_the_matrix_times_the_values_is_the_output(name: str) -> None:
     model = decaying(name)
     compared = 0
     for num_tokens in LENGTHS:
@@ -115,7 +115,7 @@ def test_the_matrix_times_the_values_is_what_the_layer_gives(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "chunk"),
-    in_turn(["qwen3_next", "kimi_linear", "bamba", "minimax", "zamba2"], [3, 16, 61]),
+    in_turn(["qwen3_next", "bamba", "minimax"], [3, 16, 61]),
 )
 def test_the_size_of_a_chunk_changes_nothing(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a chunk the kernel gives the weights; across chunks products do."""
@@ -166,8 +166,8 @@ def naive_mamba2(heads: LinearLayer, values: Tensor, limits: Sequence[float]) ->
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", "kimi_linear", "bamba", "nemotron_h"])
-def test_the_matrix_is_that_of_the_recurrence(name: str) -> None:
+@pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "bamba", "nemotron_h"])
+def test_the_matrix_matches_the_recurrence(name: str) -> None:
     """In float64, written out; the weights are what the identity becomes in it."""
     model = decaying(name)
     for layer in heard(model, 23):
@@ -229,7 +229,7 @@ def of_channels(heads: ChannelLayer, head: int) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["mamba", "zamba"])
-def test_the_channels_are_those_of_the_model(name: str) -> None:
+def test_the_channels_match_the_model(name: str) -> None:
     """With the values of its run they give what it gives, before the gate."""
     model = decaying(name)
     values: list[Tensor] = []
@@ -258,7 +258,7 @@ def test_the_channels_are_those_of_the_model(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "bamba", "minimax", "jamba"])
+@pytest.mark.parametrize("name", ["qwen3_next", "minimax", "jamba"])
 def test_a_later_token_changes_no_earlier_row(name: str) -> None:
     model = decaying(name)
     first, changed = heard(model, 41), heard(model, 41, at30=95)
@@ -270,7 +270,7 @@ def test_a_later_token_changes_no_earlier_row(name: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["qwen3_next", "zamba2"])
-def test_the_heads_of_a_group_are_each_their_own(name: str) -> None:
+def test_heads_of_a_group_may_be_computed_in_parts(name: str) -> None:
     """Several value heads of a query/key head, or of a group of B and C, in whatever parts."""
     for layer in heard(decaying(name), 13):
         heads = layer.heads
@@ -284,7 +284,7 @@ def test_the_heads_of_a_group_are_each_their_own(name: str) -> None:
                 assert largest(heads.with_heads(part).weights() - whole[:, part]) <= 1e-6 * largest(whole)
 
 
-def test_afterwards_the_kernels_are_as_before() -> None:
+def test_kernels_and_hooks_are_restored() -> None:
     from transformers.models.qwen3_next import modeling_qwen3_next
 
     kernel = modeling_qwen3_next.torch_chunk_gated_delta_rule
@@ -349,7 +349,7 @@ def mixer(family: str, groups: int, heads: int, key_dim: int, value_dim: int) ->
     ("sizes", "family"),
     in_turn(SIZES, ["gated delta net", "Kimi delta attention", "Mamba-2", "lightning attention"]),
 )
-def test_of_any_sizes_the_matrix_gives_what_the_norm_of_the_layer_takes(
+def test_matrices_of_uneven_sizes_match_the_input_of_the_norm(
     family: str, sizes: tuple[int, int, int, int]
 ) -> None:
     """Uneven sizes and groups, at lengths around those of chunks."""
@@ -389,7 +389,7 @@ LENS = json.loads(Path(__file__).with_name("transformer_lens_matrices.json").rea
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", LENS["models"])
-def test_transformer_lens_gives_the_same_matrices(name: str) -> None:
+def test_matrices_match_transformer_lens(name: str) -> None:
     """tools/architecture_sweep/lens_matrices.py wrote its numbers; it leaves the skip connection out."""
     ids, matrices = torch.tensor(LENS["ids"]).unsqueeze(0), LENS["models"][name]
     layers: list[CapturedMixer] = []

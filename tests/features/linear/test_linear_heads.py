@@ -23,7 +23,6 @@ from attncli.records.values import Mask
 from attncli.runs.saved_reports import SAVED
 from tests.conftest import Attn, some_seldom
 from tests.core.test_signed_rows import naive
-from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import save_model, text_of
 
@@ -42,11 +41,6 @@ SHOWN = (
 )
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
-    return HybridFolders(tmp_path_factory.mktemp("hybrids"), AutoModel)
-
-
 def layers_on(folder: str, text: str) -> list[CapturedMixer]:
     layers: list[CapturedMixer] = []
     with in_use(open_model(folder)) as pretrained, torch.no_grad():
@@ -57,7 +51,7 @@ def layers_on(folder: str, text: str) -> list[CapturedMixer]:
 
 
 @pytest.mark.parametrize("name", some_seldom(SHOWN, SHOWN[1::2]))
-def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], name: str) -> None:
+def test_the_heads_of_a_survey_match_loops(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
     found = attncli.survey(folder, text)
     layers = layers_on(folder, text)
@@ -76,7 +70,7 @@ def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], n
     assert not mixed, "every layer is there"
 
 
-def test_what_is_no_matrix_of_heads_is_named_as_before(saved: Callable[[str], str]) -> None:
+def test_layers_without_head_matrices_are_named(saved: Callable[[str], str]) -> None:
     found = attncli.survey(saved("lfm2"), text_of(19))
     assert not found.linear and found.notes[0].startswith(
         "Not shown, as it has no softmax: short convolution"
@@ -87,7 +81,7 @@ def of_heads(folder: str, **settings: Any) -> Report:
     return run("heads", model=folder, sentence=text_of(29), **settings)
 
 
-def test_the_report_lists_them_and_says_nothing_is_missing(saved: Callable[[str], str]) -> None:
+def test_the_report_lists_all_heads(saved: Callable[[str], str]) -> None:
     report = of_heads(saved("qwen3_next"))
     data = report.to_data()
     assert len(data["statistics"]["linear"]) == 8 and report.missing == ""
@@ -111,7 +105,7 @@ def test_their_maps_are_the_matrices(saved: Callable[[str], str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "num_tokens"), [("qwen3_next", 131), ("falcon_h1", 29)])
-def test_of_long_texts_and_of_mixed_layers_the_maps_are_of_attention_alone(
+def test_maps_of_long_texts_and_mixed_layers_show_only_attention(
     saved: Callable[[str], str], name: str, num_tokens: int
 ) -> None:
     report = run("heads", model=saved(name), sentence=text_of(num_tokens), maps="self")
@@ -125,44 +119,30 @@ def test_layers_with_both_kinds_have_both(saved: Callable[[str], str]) -> None:
     assert both["heads"] == both["linear"] == {0, 1}
 
 
-@pytest.mark.parametrize(
-    "asked", [{"sort": "entropy"}, {"skip_sink": 1}, {"words": "true"}, {"statistic": "previous_token"}]
-)
-def test_where_they_have_no_part_the_report_says_so(
-    saved: Callable[[str], str], asked: dict[str, Any]
-) -> None:
-    report = of_heads(saved("qwen3_next"), **asked)
-    assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
-    assert not report.table("linear")
+def test_reports_that_leave_them_out_say_so(saved: Callable[[str], str]) -> None:
+    settings: tuple[dict[str, Any], ...] = (
+        {"sort": "entropy"},
+        {"skip_sink": 1},
+        {"words": "true"},
+        {"statistic": "previous_token"},
+    )
+    for setting in settings:
+        report = of_heads(saved("qwen3_next"), **setting)
+        assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+        assert not report.table("linear")
 
 
-def test_a_model_of_attention_alone_has_none(tmp_path: Path) -> None:
+def test_a_model_with_only_attention_has_no_linear_heads(tmp_path: Path) -> None:
     save_model("qwen2", tmp_path)
     report = of_heads(str(tmp_path))
     assert not report.table("linear") and "linear" not in report.to_data()["statistics"]
-
-
-def test_texts_that_run_together_have_each_their_own(saved: Callable[[str], str]) -> None:
-    from attncli.measure.heads import HeadOptions, surveyed
-
-    texts = [text_of(23), text_of(23, seed=1)]
-    with in_use(open_model(saved("qwen3_next"))) as pretrained:
-        readings = [read_text(pretrained, text) for text in texts]
-        together = surveyed(pretrained, readings, HeadOptions(linear=True))
-        for number, reading in enumerate(readings):
-            alone = surveyed(pretrained, [reading], HeadOptions(linear=True))
-            for ours, theirs in zip(
-                together.text_survey(number).linear, alone.text_survey(0).linear, strict=True
-            ):
-                assert ours.local_share == pytest.approx(theirs.local_share, rel=1e-4)
-                assert ours.row_sum == pytest.approx(theirs.row_sum, rel=1e-3, abs=1e-6)
 
 
 def rows_of(found: HeadSurvey) -> list[tuple[float | None, ...]]:
     return [(row.local_share, row.distance, row.row_sum, row.half_life) for row in found.linear]
 
 
-def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> None:
+def test_threads_measure_only_their_own_model(saved: Callable[[str], str]) -> None:
     """Kernels are replaced for both; what is heard goes to the thread that listens."""
     folders = {name: saved(name) for name in ("qwen3_next", "qwen3_5_text", "bamba")}
     alone = {name: rows_of(attncli.survey(folder, text_of(31))) for name, folder in folders.items()}
@@ -180,7 +160,7 @@ def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> N
                     assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6), name
 
 
-def test_a_model_whose_weights_stay_in_their_files_has_the_same(saved: Callable[[str], str]) -> None:
+def test_a_model_read_from_disk_gives_the_same(saved: Callable[[str], str]) -> None:
     for name in ("qwen3_next", "minimax"):
         whole = rows_of(attncli.survey(saved(name), text_of(31)))
         stored = rows_of(attncli.survey(open_model(saved(name), load="disk"), text_of(31)))
@@ -188,7 +168,7 @@ def test_a_model_whose_weights_stay_in_their_files_has_the_same(saved: Callable[
             assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
-def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str], str]) -> None:
+def test_a_callers_model_is_measured_as_it_is_and_not_changed(saved: Callable[[str], str]) -> None:
     """In training mode, under autocast, with a hook that changes what a mixer is given."""
     folder = saved("bamba")
     model = AutoModel.from_pretrained(folder)
@@ -207,7 +187,7 @@ def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str],
     assert rows_of(attncli.survey(pretrained, text_of(31))) == plain
 
 
-def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path) -> None:
+def test_statistics_over_texts_are_means(saved: Callable[[str], str], tmp_path: Path) -> None:
     """Of texts of one length, which run together, and of another one."""
     folder, lines = saved("bamba"), [text_of(19), text_of(23), text_of(19, seed=1)]
     texts = tmp_path / "texts.txt"
@@ -255,7 +235,9 @@ def test_means_over_texts_have_intervals_by_scipy(
                 assert (row.lower, row.upper) == pytest.approx((lower, upper), rel=1e-4, abs=1e-6)
 
 
-def test_a_store_says_which_layers_it_lacks(saved: Callable[[str], str], tmp_path: Path, attn: Attn) -> None:
+def test_a_store_names_the_layers_that_it_lacks(
+    saved: Callable[[str], str], tmp_path: Path, attn: Attn
+) -> None:
     path, texts = tmp_path / "run.db", tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n")
     arguments = ["heads", "--texts", str(texts), "--model", saved("lfm2"), "-o", str(path)]

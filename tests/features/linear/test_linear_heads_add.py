@@ -1,21 +1,19 @@
 """`attn why` on layers without a softmax: a logit is a sum of what W_O makes of each head."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import silu
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attncli
 from attncli.errors import UserError
 from attncli.models.architectures import mixer_name
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from tests.conftest import some_seldom
-from tests.hybrids import HybridFolders
+from tests.hybrids import recorded_run
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
 
@@ -30,13 +28,8 @@ FAMILIES = (
 NUM_TOKENS = 19
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
-    return HybridFolders(tmp_path_factory.mktemp("hybrids"), granitemoehybrid={"residual_multiplier": 0.7})
-
-
 class Heard(NamedTuple):
-    """A run by hand: what the model's modules read and gave, at all tokens, and the frozen direction."""
+    """A recorded run, with the captured layers and the frozen direction of the answer's logit."""
 
     model: Any
     reads: dict[str, tuple[Tensor, ...]]
@@ -47,36 +40,17 @@ class Heard(NamedTuple):
 
 @torch.no_grad()
 def heard(folder: str) -> Heard:
-    model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-    ids = AutoTokenizer.from_pretrained(folder)(text_of(NUM_TOKENS), return_tensors="pt").input_ids
-    reads: dict[str, tuple[Tensor, ...]] = {}
-    gave: dict[str, Tensor] = {}
-
-    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def keep(_module: nn.Module, inputs: Any, output: Any) -> None:
-            reads[name] = inputs
-            gave[name] = output if isinstance(output, Tensor) else output[0]
-
-        return keep
-
+    model, ids, reads, gave = recorded_run(folder, NUM_TOKENS)
     layers: list[CapturedMixer] = []
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_hook(note(name)))
-        hooks.enter_context(capturing_mixers(model, layers.append))
+    with capturing_mixers(model, layers.append):
         logits = model(ids, use_cache=False).logits[0, -1].double()
     answer, unembedded = int(logits.argmax()), reads["lm_head"][0][0, -1].double()
     row = model.lm_head.weight[answer].double()
     norm = next(name for name in ("model.norm", "model.norm_f", "model.final_layernorm") if name in gave)
-    # RMSNorm multiplies each entry by its gain and one scale; what it makes of the stream says by what.
+    # RMSNorm multiplies each entry by its gain and one scale, whose product follows from its output.
     frozen = row * (gave[norm][0, -1] / reads[norm][0][0, -1]).double()
-    return Heard(
-        model,
-        reads,
-        gave,
-        {layer.module: layer for layer in layers},
-        frozen * logits[answer] / (row @ unembedded),
-    )
+    direction = frozen * logits[answer] / (row @ unembedded)
+    return Heard(model, reads, gave, {layer.module: layer for layer in layers}, direction)
 
 
 def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
@@ -89,7 +63,7 @@ def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[1::2]))
-def test_the_parts_are_those_of_hooks_and_add_up(saved: Callable[[str], str], name: str) -> None:
+def test_the_parts_match_hooks_and_add_up(saved: Callable[[str], str], name: str) -> None:
     result = attncli.why(saved(name), text_of(NUM_TOKENS))
     by_hand = heard(saved(name))
     assert result.parts.sum == pytest.approx(result.parts.logit, abs=1e-5)
@@ -153,7 +127,7 @@ def test_a_head_is_split_by_its_signed_weights(saved: Callable[[str], str], name
 
 
 @torch.no_grad()
-def test_gated_heads_of_attention_are_what_w_o_reads(saved: Callable[[str], str]) -> None:
+def test_gated_heads_are_the_input_of_w_o(saved: Callable[[str], str]) -> None:
     """Qwen3-Next multiplies each by a gate, so that they are no outputs of attention alone."""
     result, by_hand = attncli.why(saved("qwen3_next"), text_of(NUM_TOKENS)), heard(saved("qwen3_next"))
     rows = [row for row in result.heads if row.kind == "self"]
@@ -165,7 +139,7 @@ def test_gated_heads_of_attention_are_what_w_o_reads(saved: Callable[[str], str]
         assert row.contribution == pytest.approx(expected, abs=1e-5)
 
 
-def test_channels_of_mamba_1_have_no_weights_in_common(saved: Callable[[str], str]) -> None:
+def test_channels_of_mamba_1_share_no_weights(saved: Callable[[str], str]) -> None:
     with pytest.raises(
         UserError, match="head: 0:0 is Mamba-1, whose channels each have separate weights: name"
     ):
@@ -173,14 +147,14 @@ def test_channels_of_mamba_1_have_no_weights_in_common(saved: Callable[[str], st
 
 
 @pytest.mark.parametrize("name", ["olmo_hybrid", "minimax"])
-def test_norms_behind_attention_are_refused_as_before(saved: Callable[[str], str], name: str) -> None:
+def test_norms_behind_attention_are_refused(saved: Callable[[str], str], name: str) -> None:
     with pytest.raises(
         UserError, match=r"not a sum over its heads: the output of layers.\d is not its input"
     ):
         attncli.why(saved(name), text_of(NUM_TOKENS))
 
 
-def test_the_report_has_both_kinds_and_misses_nothing(saved: Callable[[str], str]) -> None:
+def test_the_report_has_both_kinds(saved: Callable[[str], str]) -> None:
     report = run("why", model=saved("qwen3_next"), sentence=text_of(NUM_TOKENS))
     assert report.missing == "" and len(report.table("heads")) == 16
     assert report.tensors["contribution"].values.shape == (4, 4)

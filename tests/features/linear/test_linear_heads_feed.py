@@ -1,13 +1,11 @@
 """`attn circuit` through layers without a softmax: the stream is a sum of what their heads write, too."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
@@ -15,7 +13,7 @@ from attncli.measure.residual_stream import Stream
 from attncli.models.loading import in_use, open_model
 from attncli.models.reading_text import read_text
 from tests.conftest import some_seldom
-from tests.hybrids import HybridFolders
+from tests.hybrids import recorded_run
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
 
@@ -27,37 +25,10 @@ FAMILIES = (
 NUM_TOKENS = 13
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
-    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
-
-
-@torch.no_grad()
-def by_hand(folder: str) -> tuple[Any, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The model, the tokens, and what its modules read and gave."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-    ids = AutoTokenizer.from_pretrained(folder)(text_of(NUM_TOKENS), return_tensors="pt").input_ids
-    reads: dict[str, Tensor] = {}
-    gave: dict[str, Tensor] = {}
-
-    def note(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
-        def keep(_module: nn.Module, inputs: Any, named: Any, output: Any) -> None:
-            reads[name] = inputs[0] if inputs else named.get("hidden_states")
-            gave[name] = output if isinstance(output, Tensor) else output[0]
-
-        return keep
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_hook(note(name), with_kwargs=True))
-        model(ids, use_cache=False)
-    return model, ids, reads, gave
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[::2]))
-def test_what_each_block_reads_is_the_sum_of_the_parts(saved: Callable[[str], str], name: str) -> None:
-    _, _, reads, gave = by_hand(saved(name))
+def test_the_input_of_each_block_is_the_sum_of_its_parts(saved: Callable[[str], str], name: str) -> None:
+    _, _, reads, gave = recorded_run(saved(name), NUM_TOKENS)
     with in_use(open_model(saved(name))) as pretrained:
         stream = Stream(pretrained, read_text(pretrained, text_of(NUM_TOKENS)))
         assert (stream.linear and stream.num_blocks > len(stream.attention)) or name == "falcon_h1"
@@ -65,7 +36,7 @@ def test_what_each_block_reads_is_the_sum_of_the_parts(saved: Callable[[str], st
             parts = stream.parts_before(call)
             total = torch.stack([vectors() for _, vectors in parts]).sum(dim=0)
             last = call == stream.num_blocks
-            expected = gave[f"model.layers.{call - 1}"][0] if last else reads[f"model.layers.{call}"][0]
+            expected = gave[f"model.layers.{call - 1}"][0] if last else reads[f"model.layers.{call}"][0][0]
             assert (total - expected).abs().max() <= 1e-5 * expected.abs().max()
         kinds = {part.kind for part, _ in parts}
         assert kinds >= {"embedding", "head", "linear", "mlp", "bias"}
@@ -73,14 +44,14 @@ def test_what_each_block_reads_is_the_sum_of_the_parts(saved: Callable[[str], st
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear"])
-def test_the_share_of_a_head_in_the_logits_is_that_of_hooks(saved: Callable[[str], str], name: str) -> None:
-    model, ids, reads, gave = by_hand(saved(name))
+def test_the_share_of_a_head_in_the_logits_matches_hooks(saved: Callable[[str], str], name: str) -> None:
+    model, ids, reads, gave = recorded_run(saved(name), NUM_TOKENS)
     result = attncli.head_edges(saved(name), text_of(NUM_TOKENS))
     # Each entry of the stream times a gain and the frozen scale of its token; W_U less its mean row.
-    frozen = (gave["model.norm"][0] / reads["model.norm"][0]).double()[:-1]
+    frozen = (gave["model.norm"][0] / reads["model.norm"][0][0]).double()[:-1]
     rows = model.lm_head.weight.double()
     directions = (rows[ids[0, 1:]] - rows.mean(dim=0)) * frozen
-    total = float((reads["model.norm"][0, :-1].double() * directions).sum())
+    total = float((reads["model.norm"][0][0, :-1].double() * directions).sum())
     shares = [row for row in result.rows if row.side == "logit" and row.kind == "linear"]
     assert len(shares) == 8
     for row in shares:
@@ -88,7 +59,7 @@ def test_the_share_of_a_head_in_the_logits_is_that_of_hooks(saved: Callable[[str
         mixer = "linear_attn" if hasattr(layer, "linear_attn") else "self_attn"
         projection = getattr(layer, mixer)
         which = "out_proj" if hasattr(projection, "out_proj") else "o_proj"
-        read = reads[f"model.layers.{row.from_layer}.{mixer}.{which}"][0].double()
+        read = reads[f"model.layers.{row.from_layer}.{mixer}.{which}"][0][0].double()
         matrix = getattr(projection, which).weight.double()
         size = read.shape[-1] // 4
         part = slice(row.from_head * size, (row.from_head + 1) * size)
@@ -97,13 +68,13 @@ def test_the_share_of_a_head_in_the_logits_is_that_of_hooks(saved: Callable[[str
 
 
 @torch.no_grad()
-def test_the_share_of_a_head_in_a_value_is_that_of_its_columns(saved: Callable[[str], str]) -> None:
+def test_the_share_of_a_head_in_a_value_matches_its_columns(saved: Callable[[str], str]) -> None:
     """Attention of OLMo hybrid reads the stream without a norm: value = W_V stream."""
     result = attncli.head_edges(saved("olmo_hybrid"), text_of(NUM_TOKENS), heads=["1:0"])
     shares = {row["from"]: row.share for row in result.edges if row.side == "value"}
     rows = [row for row in result.rows if row.side == "value"]
     assert sum(row.share or 0.0 for row in rows) == pytest.approx(1, abs=1e-6)
-    model, _, reads, gave = by_hand(saved("olmo_hybrid"))
+    model, _, reads, gave = recorded_run(saved("olmo_hybrid"), NUM_TOKENS)
     attention = model.model.layers[1].self_attn
     value = gave["model.layers.1.self_attn.v_proj"][0].double()
     num_kv = attention.config.num_key_value_heads
@@ -111,7 +82,7 @@ def test_the_share_of_a_head_in_a_value_is_that_of_its_columns(saved: Callable[[
     matrix = attention.v_proj.weight.double()[:size]
     weights = layer_weights(saved("olmo_hybrid"))
     direction = weights.mT @ weights @ value[:, :size]
-    written = reads["model.layers.0.linear_attn.o_proj"][0].double()
+    written = reads["model.layers.0.linear_attn.o_proj"][0][0].double()
     out = model.model.layers[0].linear_attn.o_proj.weight.double()
     per_head = written.shape[-1] // 4
     for head in range(4):
@@ -130,7 +101,7 @@ def layer_weights(folder: str) -> Tensor:
     return layer.weights()[0, 0].double()
 
 
-def test_what_is_left_out_is_said_in_one_line(saved: Callable[[str], str]) -> None:
+def test_edges_that_are_left_out_are_noted(saved: Callable[[str], str]) -> None:
     report = run("circuit", model=saved("qwen3_next"), sentence=text_of(NUM_TOKENS))
     (note,) = [note for note in report.notes if note.startswith("Edges into heads without a softmax")]
     assert report.missing == "" and "an activation comes before their values" in note
@@ -138,7 +109,7 @@ def test_what_is_left_out_is_said_in_one_line(saved: Callable[[str], str]) -> No
 
 
 @pytest.mark.parametrize("name", ["zamba2", "lfm2"])
-def test_a_stream_that_is_no_sum_is_refused(saved: Callable[[str], str], name: str) -> None:
+def test_a_stream_that_is_not_a_sum_is_refused(saved: Callable[[str], str], name: str) -> None:
     with pytest.raises(UserError, match="cannot be split into parts, use another: "):
         attncli.head_edges(saved(name), text_of(NUM_TOKENS))
 

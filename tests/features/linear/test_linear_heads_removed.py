@@ -17,7 +17,6 @@ from attncli.features.ablate.results import HeadEffect, HeadEffects
 from attncli.models.architectures import mixer_name
 from attncli.models.removal import heads_removed
 from tests.conftest import some_seldom
-from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
 
@@ -30,11 +29,6 @@ FAMILIES = (
     *("bamba", "granitemoehybrid", "nemotron_h", "jamba", "minimax", *MIXED),
 )
 NUM_TOKENS = 17
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
-    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
 def loaded(folder: str) -> tuple[PreTrainedModel, Tensor]:
@@ -74,7 +68,7 @@ def linear_rows(result: HeadEffects) -> list[HeadEffect]:
 
 
 @pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[1::3] + FAMILIES[2::3]))
-def test_a_head_is_missed_as_its_columns_are(saved: Callable[[str], str], name: str) -> None:
+def test_removing_a_head_is_zeroing_its_columns(saved: Callable[[str], str], name: str) -> None:
     folder = saved(name)
     result = attncli.ablate(folder, text_of(NUM_TOKENS))
     model, ids = loaded(folder)
@@ -161,7 +155,7 @@ def test_the_mean_is_over_all_tokens_of_the_texts(qwen: tuple[str, PreTrainedMod
 
 
 @torch.no_grad()
-def test_swapped_heads_give_what_they_gave_on_the_other_prompt(
+def test_swapped_heads_have_their_output_on_the_other_prompt(
     qwen: tuple[str, PreTrainedModel, Tensor],
 ) -> None:
     folder, model, ids = qwen
@@ -183,7 +177,7 @@ def test_swapped_heads_give_what_they_gave_on_the_other_prompt(
             assert row.loss == pytest.approx(loss - loss_of(model, ids), abs=2e-5)
 
 
-def test_gradients_of_gates_are_those_of_autograd(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
+def test_approximate_effects_match_autograd(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
     folder, model, ids = qwen
     result = attncli.ablate(folder, text_of(NUM_TOKENS), approximate=True)
     rows = linear_rows(result)
@@ -196,7 +190,7 @@ def test_gradients_of_gates_are_those_of_autograd(qwen: tuple[str, PreTrainedMod
         assert row.approximate == pytest.approx(float(gradient.abs()), rel=1e-3, abs=1e-6)
 
 
-def test_named_heads_are_of_either_kind_and_together(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
+def test_heads_of_both_kinds_may_be_removed_together(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
     folder, model, ids = qwen
     whole = {name_of(row): row for row in attncli.ablate(folder, text_of(NUM_TOKENS)).heads}
     result = attncli.ablate(folder, text_of(NUM_TOKENS), heads=["1:1", "linear:0:2"], jointly=True)
@@ -211,7 +205,7 @@ def test_named_heads_are_of_either_kind_and_together(qwen: tuple[str, PreTrained
         assert result.joint.loss == pytest.approx(loss_of(model, ids) - before, abs=2e-5)
 
 
-def test_where_layers_have_both_kinds_the_linear_ones_have_a_prefix(saved: Callable[[str], str]) -> None:
+def test_linear_heads_of_mixed_layers_have_a_prefix(saved: Callable[[str], str]) -> None:
     whole = attncli.ablate(saved("falcon_h1"), text_of(NUM_TOKENS)).heads
     both = attncli.ablate(saved("falcon_h1"), text_of(NUM_TOKENS), heads=["0:1", "linear:0:1"]).heads
     assert [(row.kind, row.stack) for row in both] == [("self", "self"), ("linear", "linear")]
@@ -235,14 +229,14 @@ def test_where_layers_have_both_kinds_the_linear_ones_have_a_prefix(saved: Calla
         ),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_heads_are_refused(
     qwen: tuple[str, PreTrainedModel, Tensor], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         attncli.ablate(qwen[0], text_of(NUM_TOKENS), **settings)
 
 
-def test_a_sink_is_of_heads_with_a_softmax_and_the_report_says_so(
+def test_a_sink_applies_only_to_heads_with_a_softmax(
     qwen: tuple[str, PreTrainedModel, Tensor],
 ) -> None:
     report = run("ablate", model=qwen[0], sentence=text_of(NUM_TOKENS), method="sink")
@@ -250,7 +244,7 @@ def test_a_sink_is_of_heads_with_a_softmax_and_the_report_says_so(
     assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
 
 
-def test_the_report_ranks_both_kinds_and_nothing_is_missing(
+def test_the_report_ranks_both_kinds(
     qwen: tuple[str, PreTrainedModel, Tensor],
 ) -> None:
     report = run("ablate", model=qwen[0], sentence=text_of(NUM_TOKENS))
@@ -262,7 +256,7 @@ def test_the_report_ranks_both_kinds_and_nothing_is_missing(
 
 
 @torch.no_grad()
-def test_a_path_into_a_later_head_is_that_of_hooks(saved: Callable[[str], str]) -> None:
+def test_a_path_into_a_later_head_matches_hooks(saved: Callable[[str], str]) -> None:
     """OLMo hybrid, whose attention has no gate: 0:2 as on the other prompt, in what 3:1 reads alone."""
     folder, other = saved("olmo_hybrid"), text_of(NUM_TOKENS, seed=5)
     settings: Any = {"method": "swap", "other": other, "heads": "0:2", "into": "3:1"}
@@ -296,7 +290,7 @@ def test_a_path_into_a_later_head_is_that_of_hooks(saved: Callable[[str], str]) 
 
 
 @pytest.mark.parametrize(("name", "head"), [("qwen3_next", "2:3"), ("falcon_h1", "linear:0:1")])
-def test_what_is_asked_of_a_model_without_a_head_is_as_with_its_columns_zero(
+def test_other_commands_without_a_head_match_zeroed_columns(
     saved: Callable[[str], str], name: str, head: str
 ) -> None:
     """The next tokens, what is written, and what the other heads add."""

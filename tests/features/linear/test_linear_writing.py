@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import log
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from attncli.models.targets import Target
 from attncli.runs.saved_reports import SAVED
 from tests.conftest import some_seldom
 from tests.core.test_signed_rows import naive
-from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
 
@@ -28,11 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
 FAMILIES = ("qwen3_next", "kimi_linear", "bamba", "falcon_h1", "minimax", "jamba", "zamba", "nemotron_h")
 NUM_NEW = 4
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
-    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
 def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedMixer]:
@@ -46,7 +39,7 @@ def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, Captured
 
 
 @pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[::2]))
-def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str) -> None:
+def test_rows_match_the_whole_text(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
     result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, maps="heads")
     layers = layers_at_once(folder, text, [*result.ids])
@@ -70,19 +63,19 @@ def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str
 
 
 @pytest.mark.nightly
-def test_long_prompts_are_carried_on_by_their_state(
+def test_long_prompts_continue_from_their_state(
     saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several whole chunks before the last tokens, and heads a few at a time."""
     for chunk, most in ((16, 2**24), (7, 1)):
         monkeypatch.setattr(linear_layer, "CHUNK", chunk)
         monkeypatch.setattr(linear_layer, "MOST_FACTORS", most)
-        test_rows_are_those_of_the_whole_text(saved, "qwen3_next")
-        test_rows_are_those_of_the_whole_text(saved, "bamba")
+        test_rows_match_the_whole_text(saved, "qwen3_next")
+        test_rows_match_the_whole_text(saved, "bamba")
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
-def test_a_head_that_is_asked_for(saved: Callable[[str], str], name: str) -> None:
+def test_a_chosen_head_has_shares_and_rows(saved: Callable[[str], str], name: str) -> None:
     """Its tokens have shares of |w|, its map the weights; an answer that is read has the same rows."""
     folder, text = saved(name), text_of(29)
     result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, head="2:0", maps="heads")
@@ -112,9 +105,7 @@ def test_a_report_is_saved_with_signed_rows(saved: Callable[[str], str]) -> None
     assert SAVED.validate_python(report.to_data()).restored().to_data() == report.to_data()
 
 
-def test_what_takes_too_much_memory_is_named(
-    saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_beyond_memory_are_named(saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signed_heads, "MOST_STATES", 1)
     folder, text = saved("qwen3_next"), text_of(11)
     result = attncli.generate(folder, text, max_new_tokens=2)
@@ -123,12 +114,9 @@ def test_what_takes_too_much_memory_is_named(
     assert len(attncli.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
 
 
-@pytest.mark.parametrize("head", ["0:9", "9:0"])
-def test_heads_that_are_not_there(saved: Callable[[str], str], head: str) -> None:
-    with pytest.raises(UserError, match=r"head: .*0 to 3"):
-        attncli.generate(saved("qwen3_next"), text_of(11), max_new_tokens=2, head=head)
-
-
-def test_a_layer_without_a_softmax_has_no_needle(saved: Callable[[str], str], tmp_path: Path) -> None:
+def test_missing_heads_and_needles_are_refused(saved: Callable[[str], str]) -> None:
+    for head in ("0:9", "9:0"):
+        with pytest.raises(UserError, match=r"head: .*0 to 3"):
+            attncli.generate(saved("qwen3_next"), text_of(11), max_new_tokens=2, head=head)
     with pytest.raises(UserError, match="needle: "):
         run("generate", model=saved("qwen3_next"), sentence="a b c a b", needle="a b", layer=0, head=1)

@@ -16,7 +16,7 @@ from tests.toys.test_explained_attention import explained, settings_name
 Numbers = Sequence[float]
 
 
-def test_norm_agrees_with_torch_where_the_convention_is_its() -> None:
+def test_norms_agree_with_torch_if_variances_are_biased() -> None:
     biased = run("norm", variance="biased").statistics["agreement_with_torch"]
     assert all(difference < 1e-5 for difference in biased.values())
     unbiased = run("norm").statistics["agreement_with_torch"]

@@ -1,4 +1,4 @@
-"""What scaling does to variances and a softmax, and every term that --explain prints, recomputed."""
+"""Effects of scaling on variances and a softmax, and every term that --explain prints, recomputed."""
 
 import math
 import statistics
@@ -13,7 +13,7 @@ from tests.toys.expected_steps import Column, Expected, assert_step, differ, dot
 from tests.toys.test_explained_attention import explained, settings_name
 
 
-def test_scale_demo_raw_variance_grows_and_scaled_stays() -> None:
+def test_raw_variance_grows_and_scaled_variance_does_not() -> None:
     report = run("scale-demo", head_dim=[4, 64, 1024], batch_size=64, num_tokens=16)
     rows = report.statistics["variance"]
     assert [row["head_dim"] for row in rows] == [4, 64, 1024]
@@ -24,7 +24,7 @@ def test_scale_demo_raw_variance_grows_and_scaled_stays() -> None:
     assert norms == sorted(norms, reverse=True) and norms[-1] < 1e-4
 
 
-def test_scale_demo_shows_four_sizes_of_which_each_alone_is_what_it_was() -> None:
+def test_default_sizes_and_a_single_size() -> None:
     rows = run("scale-demo", batch_size=256).statistics["variance"]
     assert [row["head_dim"] for row in rows] == [4, 16, 64, 256]
     assert [row["raw_scores"] / row["head_dim"] for row in rows] == pytest.approx([1] * 4, rel=0.1)
@@ -135,7 +135,3 @@ def test_every_term_of_scale_demo(settings: dict[str, Any]) -> None:
     expected += [expected_sharpened(report, number) for number in range(len(factors))]
     for step, other in zip(report.steps, expected, strict=True):
         assert_step(step, other)
-
-
-def test_scale_demo_draws_the_same_with_and_without_explain() -> None:
-    assert run("scale-demo").statistics == explained("scale-demo").statistics
