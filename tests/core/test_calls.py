@@ -50,7 +50,7 @@ def test_the_same_bytes_on_any_number_of_threads(
     assert everything() == alone
 
 
-def test_global_state_is_left_as_it_was(num_threads: int) -> None:
+def test_global_state_is_restored(num_threads: int) -> None:
     tensor = torch.randn(2, 600, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = attention_statistics(tensor, tensor, tensor)
@@ -81,7 +81,7 @@ def threads_of_a_new_thread() -> int:
 
 
 @pytest.mark.parametrize("num_tokens", [1100, 3000])
-def test_no_other_thread_loses_torch_threads_meanwhile(num_threads: int, num_tokens: int) -> None:
+def test_other_threads_keep_their_torch_threads(num_threads: int, num_tokens: int) -> None:
     """Other threads, running or new, keep their torch threads: torch.set_num_threads would change both."""
     found: set[int] = set()
     is_over = threading.Event()
@@ -117,7 +117,7 @@ def test_a_long_call_leaves_one_small_buffer(num_threads: int) -> None:
         assert bytes_of_tensors() - before <= 16 * 2**20
 
 
-def test_calls_at_the_same_time_leave_torch_its_threads(num_threads: int) -> None:
+def test_concurrent_calls_restore_torch_threads(num_threads: int) -> None:
     tensor = torch.randn(1, 4, 1100, 8)
     calls = [threading.Thread(target=attention_statistics, args=(tensor, tensor)) for _ in range(4)]
     for call in calls:
@@ -139,7 +139,7 @@ def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
     assert torch.get_num_threads() == num_threads
 
 
-def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_statistic_is_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     """All row statistics, one from a plugin included, by name and as attributes; copies are complete."""
     tensor = torch.randn(2, 7, 5)
     monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.core.formulas:sink_mass"))
@@ -184,7 +184,7 @@ def unchecked(
         ((T(3, 7) + 1e15, T(3, 7) + 1e15), "scores may reach"),
     ],
 )
-def test_what_does_not_fit_is_named(tensors: tuple[torch.Tensor, ...], message: str) -> None:
+def test_wrong_tensors_are_named(tensors: tuple[torch.Tensor, ...], message: str) -> None:
     query, key, value = (*tensors, None)[:3]
     with pytest.raises(ValueError, match=message):
         unchecked(query, key, value)
@@ -209,13 +209,13 @@ def test_what_does_not_fit_is_named(tensors: tuple[torch.Tensor, ...], message: 
         ({"sink": torch.tensor(torch.nan)}, "sink has entries that are NaN or"),
     ],
 )
-def test_settings_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         unchecked(T(2, 3, 7), T(2, 3, 7), **options)
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(0, 3), (3, 0), (0, 0)])
-def test_empty_input_gives_empty_figures_and_nulls(num_queries: int, num_keys: int) -> None:
+def test_empty_input_gives_empty_results_and_nulls(num_queries: int, num_keys: int) -> None:
     found = attention_statistics(
         T(2, num_queries, 7), T(2, num_keys, 7), T(2, num_keys, 5), keys=True, pooled=4
     )

@@ -29,7 +29,7 @@ def checked_layer(rules: ScoreRules) -> AttentionLayer:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_the_output_is_that_of_the_definition(rules: str) -> None:
+def test_the_output_matches_the_definition(rules: str) -> None:
     """The first query of the first text sees no key."""
     layer = checked_layer(RULES[rules])
     expected = reference.attend(layer, Wanted(output=True)).output
@@ -37,7 +37,7 @@ def test_the_output_is_that_of_the_definition(rules: str) -> None:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_gradients_are_those_of_finite_differences(rules: str) -> None:
+def test_gradients_match_finite_differences(rules: str) -> None:
     layer = checked_layer(RULES[rules])
 
     def output(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

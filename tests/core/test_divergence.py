@@ -25,25 +25,25 @@ def distance_by_scipy(p: list[float], q: list[float]) -> float:
 
 
 @given(p=amounts, q=amounts)
-def test_it_is_scipys(p: list[float], q: list[float]) -> None:
+def test_the_distance_matches_scipy(p: list[float], q: list[float]) -> None:
     # Near zero the square root makes much of the last bit.
     assert abs(distance(p, q) - distance_by_scipy(p, q)) < 1e-7
 
 
 @given(p=amounts, q=amounts, tiny=st.floats(0, 1e-300))
 @example(p=[1.0, 0, 0, 0, 0], q=[0.0, 1, 0, 0, 0], tiny=5e-324)
-def test_a_weight_too_small_to_count_is_none(p: list[float], q: list[float], tiny: float) -> None:
+def test_tiny_weights_do_not_change_the_distance(p: list[float], q: list[float], tiny: float) -> None:
     assert abs(distance([*p, tiny], [*q, 0.0]) - distance([*p, 0.0], [*q, 0.0])) < 1e-7
     assert abs(distance([*p, tiny], [*q, tiny]) - distance([*p, 0.0], [*q, 0.0])) < 1e-7
 
 
 @given(p=amounts)
-def test_a_row_is_no_way_from_itself(p: list[float]) -> None:
+def test_the_distance_of_a_row_to_itself_is_zero(p: list[float]) -> None:
     row = torch.tensor([p], dtype=torch.float64)
     assert jensen_shannon(row, row).item() == 0
 
 
-def test_the_furthest_and_what_is_no_distribution() -> None:
+def test_the_largest_distance_and_rows_that_are_not_distributions() -> None:
     p = torch.tensor([[1.0, 0, 0], [0, 0, 0], [2, -1, 0], [torch.nan, 0, 1]], dtype=torch.float64)
     q = torch.tensor([[0.0, 0.5, 0.5]], dtype=torch.float64).expand(4, 3)
     found = jensen_shannon(p, q).numpy()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from naive_attention import naive
 from torch import Tensor
 
@@ -303,6 +305,85 @@ def test_tiles_match_the_reference(case: str, sizes: TileSizes, dtype: torch.dty
     assert_same(found, expected, tolerance, exact_keys=dtype == torch.float64)
 
 
+hidden_shares = st.sampled_from([0.0, 0.3, 0.95, 1.0])
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[AttentionLayer, Wanted, float]:
+    """Layers of any shape with scores up to some number, the wanted results, and the tolerance."""
+    num_queries, num_keys = draw(st.integers(1, 30)), draw(st.integers(1, 30))
+    num_heads, kv_heads = draw(st.sampled_from([(1, 1), (6, 2), (3, 1), (2, 2)]))
+    dtype, tolerance = draw(st.sampled_from(PRECISIONS))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    query = torch.randn(2, num_heads, num_queries, 7, generator=generator, dtype=dtype)
+    key, value = (torch.randn(2, kv_heads, num_keys, dim, generator=generator, dtype=dtype) for dim in (7, 3))
+    reach = draw(st.sampled_from([0.1, 4.0, 30.0, 90.0]))
+    scale = draw(st.sampled_from([1.0, -0.3]))
+    query = query * (reach / float(query.norm(dim=-1).max() * key.norm(dim=-1).max()) / abs(scale))
+    rules: Settings = {
+        "causal": draw(st.booleans()),
+        "window": draw(st.none() | st.integers(1, 35)),
+        "softcap": draw(st.none() | st.sampled_from([0.5, 30.0])),
+        "key_mask": torch.rand(2, num_keys, generator=generator)
+        >= draw(st.sampled_from([0.0, 0.3, 0.95, 1.0])),
+    }
+    if draw(st.booleans()):
+        rules["sink"] = torch.randn(1, num_heads, generator=generator, dtype=dtype)
+    layer = checked_layer(query, key, value, scale=scale, **rules)
+    wanted = everything(layer, top_k=draw(st.sampled_from([1, 5, 60])))
+    wanted = replace(wanted, pooled=draw(st.sampled_from([1, 8, 64])), kept_heads=(0,))
+    return layer, wanted, tolerance * max(1.0, reach / 10)
+
+
+@given(layers(), st.sampled_from(SIZES_OF_ROWS[1:]), st.sampled_from(SIZES_OF_TILES))
+@settings(max_examples=12, deadline=None)
+def test_any_layer_in_any_tiles_matches_the_reference(
+    case: tuple[AttentionLayer, Wanted, float], rows_size: tuple[int, int, int], tile_size: TileSizes
+) -> None:
+    layer, wanted, tolerance = case
+    expected = by_name(reference.attend(layer, wanted))
+    with tiles_of_rows(*rows_size):
+        by_rows = by_name(rows.attend(layer, wanted))
+    by_tiles = by_name(tiles.attend(layer, wanted, None, tile_size))
+    assert by_rows.keys() == by_tiles.keys() == expected.keys()
+    for found in (by_rows, by_tiles):
+        assert_same(found, expected, tolerance, exact_keys=False)
+
+
+LONG: dict[tuple[int, int], Settings] = {
+    (1499, 1499): {"causal": True},
+    (701, 2203): {"causal": True, "window": 700, "key_mask": 0.3},
+    (1409, 1201): {"window": 61, "softcap": 30.0},
+    (601, 3001): {"key_mask": 0.3, "sink": torch.tensor([[0.5]])},
+}
+
+
+@pytest.mark.parametrize(("sizes", "reach"), in_turn(LONG, [8.0, 90.0]))
+def test_long_rows_in_tiles_of_the_usual_size_match_the_reference(
+    sizes: tuple[int, int], reach: float
+) -> None:
+    query, key = (drawn(1, 1, size, 7, seed=seed).float() for seed, size in enumerate(sizes))
+    query = query * (reach / float(query.norm(dim=-1).max() * key.norm(dim=-1).max()))
+    rules = {**LONG[sizes]}
+    if share := rules.get("key_mask"):
+        rules["key_mask"] = torch.rand(1, sizes[1], generator=torch.Generator().manual_seed(1)) >= share
+    layer = checked_layer(query, key, key[..., :3], scale=1.0, **rules)
+    wanted = Wanted(
+        rows=tuple(ROW_STATISTICS),
+        top_k=5,
+        previous_token=True,
+        output=True,
+        score_moments=True,
+        received_mass=True,
+        pooled=64,
+    )
+    expected = by_name(reference.attend(layer, replace(wanted, weights=True, scores=True)))
+    for engine in (rows.attend, tiles.attend):
+        found = by_name(engine(layer, wanted))
+        assert {*wanted.rows, "top_keys", "output", "variance", "received_mass", "pooled_max"} <= found.keys()
+        assert_same(found, expected, 1e-5 * max(1.0, reach / 10), exact_keys=False)
+
+
 @pytest.mark.parametrize("engine", [rows.attend, tiles.attend])
 @pytest.mark.parametrize("top_k", [0, 1, 40])
 def test_ranks_beyond_the_keys_are_null(engine: Callable[..., Computed], top_k: int) -> None:
@@ -330,7 +411,7 @@ def test_more_rows_than_a_tile_holds(case: str) -> None:
     ("case", "num_queries", "dtype", "tolerance"),
     in_turn(CASES, [(number, *each) for each in PRECISIONS for number in (1, 23)]),
 )
-def test_the_output_alone(case: str, num_queries: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_only_the_output(case: str, num_queries: int, dtype: torch.dtype, tolerance: float) -> None:
     if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
         pytest.skip("no key would be left")
     layer = made(case, num_queries, dtype)
@@ -359,7 +440,7 @@ def one_text(layer: AttentionLayer, text: int) -> AttentionLayer:
 @pytest.mark.parametrize(
     ("case", "sizes"), in_turn(CASES, [(sizes,) for sizes in SIZES_OF_ROWS[2::2]]), ids=str
 )
-def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, int, int]) -> None:
+def test_a_text_gives_the_same_in_a_batch(case: str, sizes: tuple[int, int, int]) -> None:
     layer = made(case, 13, torch.float64)
     wanted = everything(layer)
     assert wanted.patterns is not None
@@ -377,7 +458,7 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, i
 @pytest.mark.parametrize(
     "case", ["window of one", "causal padding right", "all hidden", "sink and blind rows", "everything"]
 )
-def test_a_text_in_tiles_has_the_numbers_that_it_has_alone(case: str) -> None:
+def test_a_text_in_tiles_gives_the_same_in_a_batch(case: str) -> None:
     layer = made(case, 13, torch.float64)
     wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True, score_moments=True, received_mass=True, pooled=4)
     together = by_name(tiles.attend(layer, wanted, None, TileSizes(5, 4)))
@@ -407,7 +488,7 @@ def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) ->
     ),
     ids=str,
 )
-def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
+def test_given_weights_match_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
     """The statistics that need no scores; queries and keys of given weights are at their positions."""
     layer = made(case, 13, torch.float64)
     wanted = replace(
@@ -462,7 +543,7 @@ def test_rows_on_threads_have_the_same_bytes(
     assert found[0] == found[1]
 
 
-def test_a_failure_on_a_thread_is_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_on_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
     def fail(found: Any, of_rows: tile.Tile) -> None:
@@ -477,7 +558,7 @@ def test_a_failure_on_a_thread_is_that_of_the_call(monkeypatch: pytest.MonkeyPat
     assert len(begun) <= torch.get_num_threads()  # none begins after the first has failed
 
 
-def test_nothing_is_computed_that_nobody_wants() -> None:
+def test_only_wanted_results_are_computed() -> None:
     layer = made("causal", 9, torch.float64)
     for engine in (rows.attend, tiles.attend):
         found = by_name(engine(layer, Wanted()))
@@ -487,9 +568,7 @@ def test_nothing_is_computed_that_nobody_wants() -> None:
 
 
 @pytest.mark.parametrize("case", ["causal", "sink and blind rows", "fewer keys"])
-def test_statistics_without_running_sums_take_tiles_a_second_pass(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_without_running_sums_match_in_tiles(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("distance", "participation"):
         monkeypatch.setitem(ROW_STATISTICS, name, ROW_STATISTICS[name]._replace(running=False))
     layer = made(case, 23, torch.float64)
@@ -534,7 +613,7 @@ def test_a_sink_may_be_far_above_the_keys_in_every_engine(
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-def test_not_a_number_is_in_whatever_sees_it(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_spreads_only_to_rows_that_see_it(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any NaN: the lowest bits of some, shifted like those of a number, would make it a number."""
     if not is_compiled:
         monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
@@ -569,7 +648,7 @@ def test_a_row_of_infinitely_low_scores_gives_all_to_the_sink(
     torch.testing.assert_close(found.output.double(), expected.output)
 
 
-def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_chosen_by_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     for case in CASES:
         layer = made(case, 23, torch.float64)
         assert engine_for(layer, Wanted()) == "rows", "short rows"
@@ -587,7 +666,7 @@ def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_distance_on_a_picture_is_that_between_patches(dtype: torch.dtype) -> None:
+def test_distance_on_a_picture_is_between_patches(dtype: torch.dtype) -> None:
     weights = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     weights = (weights / weights.sum(dim=-1, keepdim=True)).to(dtype)
     source = GivenWeights(weights, torch.ones(1, 7, 7, dtype=torch.bool))
@@ -602,7 +681,7 @@ def test_distance_on_a_picture_is_that_between_patches(dtype: torch.dtype) -> No
         torch.testing.assert_close(found[..., query].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_long_rows_on_a_picture_are_not_measured_along_a_line() -> None:
+def test_long_rows_on_a_picture_have_grid_distances() -> None:
     """Although the engine `tiles` would suit, which does not support places."""
     query, key = torch.randn(2, 1, 1, 1100, 4, generator=torch.Generator().manual_seed(4))
     layer = AttentionLayer(query, key, key[..., :0], Visibility(1100, 1100), 0.5)

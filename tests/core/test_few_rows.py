@@ -50,7 +50,7 @@ def test_it_is_installed() -> None:
     num_weights=st.integers(1, 9),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_shape_is_that_of_float64(
+def test_any_shape_matches_float64(
     dtype: torch.dtype, seed: int, num_rows: int, dim: int, num_weights: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -59,7 +59,7 @@ def test_any_shape_is_that_of_float64(
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_both_ways_give_the_same(dtype: torch.dtype, way: str) -> None:
+def test_both_ways_match_float64(dtype: torch.dtype, way: str) -> None:
     generator = torch.Generator().manual_seed(1)
     for num_rows, dim, num_weights in ((1, 67, 5), (3, 128, 7), (8, 31, 4)):
         rows = torch.randn(num_rows, dim, generator=generator)

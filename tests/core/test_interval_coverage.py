@@ -5,7 +5,7 @@ import pytest
 from tools.interval_coverage import REPEATS, Coverage, printed, table
 
 
-def test_intervals_hold_as_often_as_the_page_says() -> None:
+def test_coverage_of_intervals_matches_the_page() -> None:
     """400 samples, 100 for some rows: four standard errors are 0.044 and 0.09 at 0.95."""
     rows, page = table(400), printed()
     assert [row[:2] for row in rows] == [row[:2] for row in page] and len(page) >= 15
@@ -14,7 +14,7 @@ def test_intervals_hold_as_often_as_the_page_says() -> None:
         assert row.shares == pytest.approx(of_page.shares, abs=0.11 if is_loop else 0.07), row
 
 
-def test_intervals_of_enough_texts_hold() -> None:
+def test_intervals_of_enough_texts_have_their_coverage() -> None:
     """Intervals without a note that texts are few; AUROCs of any number of texts."""
     for row in printed():
         sizes = dict(row.shares)
@@ -26,7 +26,7 @@ def test_intervals_of_enough_texts_hold() -> None:
 
 
 @pytest.mark.nightly
-def test_the_table_of_the_page_is_what_the_script_prints() -> None:
+def test_the_table_of_the_page_matches_the_script() -> None:
     def rounded(rows: list[Coverage]) -> list[str]:
         return [row.line for row in rows]
 

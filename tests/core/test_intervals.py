@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from dense_attention import visible_entries
 
 from attncli.core.tile_sums import ALIGNMENT, HeadMask
 from tests.conftest import in_pairs
+from tests.layers import visible_keys
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_tiles_cover_the_visible_entries_once(
 ) -> None:
     num_queries, num_keys = sizes
     kept = torch.rand(num_keys, generator=torch.Generator().manual_seed(num_keys)) < 0.8
-    seen = visible_entries(num_queries, num_keys, causal=causal, window=window, key_mask=kept)[:, kept]
+    seen = visible_keys(num_queries, num_keys, causal=causal, window=window)[:, kept]
     visibility = HeadMask(kept.nonzero()[:, 0], num_keys, num_queries, causal, window)
     covered = torch.zeros_like(seen)
     for start in range(0, num_queries, 11):

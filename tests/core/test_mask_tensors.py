@@ -11,7 +11,9 @@ from tests.conftest import in_pairs
     ("num_queries", "num_keys", "shift", "kind"),
     in_pairs([1, 2, 3, 5], [1, 2, 3, 5, 7], [-3, -2, -1, 0, 1, 2, 4], ["causal", "window", "both", "ahead"]),
 )
-def test_a_recognised_mask_hides_the_same(num_queries: int, num_keys: int, shift: int, kind: str) -> None:
+def test_a_recognised_mask_hides_the_same_keys(
+    num_queries: int, num_keys: int, shift: int, kind: str
+) -> None:
     behind = torch.arange(num_queries)[:, None] + shift - torch.arange(num_keys)
     of_kind = {
         "causal": behind >= 0,

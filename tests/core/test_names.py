@@ -40,7 +40,7 @@ def positions(name: str) -> tuple[int, ...]:
         ("٣", ()),
     ],
 )
-def test_a_name_means_these_positions(name: str, expected: tuple[int, ...]) -> None:
+def test_names_of_tokens_give_positions(name: str, expected: tuple[int, ...]) -> None:
     assert positions(name) == expected
 
 
@@ -54,13 +54,13 @@ def test_a_name_means_these_positions(name: str, expected: tuple[int, ...]) -> N
         ("be#2", "must be be#1 (got be#2)"),
     ],
 )
-def test_a_position_that_is_not_there_is_told_the_range(name: str, said: str) -> None:
+def test_wrong_positions_are_refused_with_the_range(name: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         positions(name)
     assert str(caught.value) == said
 
 
-def test_a_word_of_several_tokens_is_one_of_its_kind() -> None:
+def test_occurrences_of_words_are_counted_by_word() -> None:
     def words(text: str) -> list[range]:
         return [range(2, 4), range(7, 9)] if text == "lizard" else []
 
@@ -68,7 +68,7 @@ def test_a_word_of_several_tokens_is_one_of_its_kind() -> None:
     assert token_positions("lizard#2", 9, words) == (7, 8)
 
 
-def test_one_token_is_asked_for() -> None:
+def test_an_ambiguous_name_of_one_token_is_refused() -> None:
     def words(text: str) -> list[range]:
         return {"to": [range(0, 1), range(5, 6)], "lizard": [range(2, 4)]}.get(text, [])
 

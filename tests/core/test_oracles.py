@@ -68,6 +68,19 @@ def test_moments_match_numpy_when_the_mean_is_far_from_zero() -> None:
     np.testing.assert_allclose(found.score_variance, scores.var(ddof=1), rtol=1e-5)
 
 
+def test_a_batch_matches_calls_on_single_heads() -> None:
+    """Heads that share keys, padded texts, and a sink per head."""
+    query, (key, value) = torch.randn(2, 6, 19, 5), torch.randn(2, 2, 3, 19, 5)
+    mask, sink = torch.arange(19) < torch.tensor([[[19]], [[13]]]), torch.randn(6)
+    found = attention_statistics(query, key, value, key_mask=mask, sink=sink, top_k=2, keys=True)
+    for text, head in np.ndindex(2, 6):
+        vectors = query[text, head], key[text, head // 2], value[text, head // 2]
+        alone = attention_statistics(*vectors, key_mask=mask[text, 0], sink=sink[head], top_k=2, keys=True)
+        for name in ("output", "logsumexp", "top_keys", "received_mass", "score_mean", *alone.rows):
+            ours, theirs = (getattr(each, name) for each in (found, alone))
+            torch.testing.assert_close(ours[text, head], theirs, equal_nan=True, msg=name)
+
+
 def test_equal_scores_are_spread_evenly() -> None:
     zeros = torch.zeros(1, 101, 4)
     found = attention_statistics(zeros, zeros, top_k=3)

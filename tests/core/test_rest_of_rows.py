@@ -80,7 +80,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     in_turn(SETTINGS, [(dtype, first) for dtype in BOUNDS for first in (0.0, 12.0)]),
     ids=str,
 )
-def test_rest_from_one_pass_is_that_of_a_second_attention(
+def test_rest_from_one_pass_matches_a_second_attention(
     name: str, first: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tokens, tile in ((1, 2**20), (23, 300)):
@@ -99,7 +99,7 @@ def test_rest_from_one_pass_is_that_of_a_second_attention(
             )
 
 
-def test_given_weights_have_the_same_rest() -> None:
+def test_the_rest_of_given_weights_matches() -> None:
     layer = drawn(torch.float64, 23, causal=True)
     weights = attend(layer, Wanted(weights=True)).weights
     assert weights is not None
@@ -110,7 +110,7 @@ def test_given_weights_have_the_same_rest() -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_nothing_is_left_beside_a_first_key_of_weight_1() -> None:
+def test_a_first_key_of_weight_1_leaves_nothing() -> None:
     layer = drawn(torch.float32, 11, causal=True, first=0.0)
     bias = torch.zeros(1, HEADS, 11, 11)
     bias[0, 1, :, 0] = 900.0  # a whole head
@@ -139,7 +139,7 @@ def test_nothing_is_left_beside_a_first_key_of_weight_1() -> None:
     torch.testing.assert_close(named["previous_token"][0, :, 2], previous[:, kept].mean(dim=-1))
 
 
-def test_an_engine_that_knows_of_no_rest_has_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_is_computed_for_an_engine_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = drawn(torch.float32, 11, causal=True)
     wanted = wanted_of(layer)
     wanted = replace(wanted, rest=without_first_key(wanted))

@@ -36,7 +36,7 @@ def statistic(name: str, rows: Rows) -> torch.Tensor:
     return found
 
 
-def test_local_mass_is_that_of_four_keys_and_sixty_four_of_a_long_row() -> None:
+def test_local_mass_covers_the_first_4_and_nearest_64_keys() -> None:
     assert [cache_ends(count) for count in (0, 1, 9, 128, 129, 511, 512, 16384)] == [
         (0, 0), (1, 1), (1, 2), (1, 16), (2, 17), (4, 64), (4, 64), (4, 64)
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_uniform_and_one_hot_rows() -> None:
     assert np.isnan(figures["max_score"]).all(), "given weights have no scores"
 
 
-def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
+def test_top_keys_are_visible_and_earlier_keys_win_ties() -> None:
     weights = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.1, 0.2, 0.3, 0.4]])
     ranking = weights.masked_fill(~causal_mask(4, 4), -torch.inf)
     keys = top_keys(ranking, 3, unit=0.0)
@@ -75,7 +75,7 @@ def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
     ("k", "num_keys", "levels", "last_bits"),
     in_pairs([1, 3], [5, KEYS_PER_RANK, 3 * KEYS_PER_RANK, 500], [1, 2, 4, 10**6], [0, 8]),
 )
-def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:
+def test_top_keys_match_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:
     """Both ways of finding them, with many equal entries and with none, and with rows that see little.
 
     What rounding adds in the last bits changes nothing.
@@ -92,7 +92,7 @@ def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int,
     np.testing.assert_array_equal(found, np.where(values == -np.inf, -1, order))
 
 
-def test_moments_are_scipys() -> None:
+def test_moments_match_scipy() -> None:
     numbers = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
     described = scipy.stats.describe(numbers.double().numpy(), axis=None)
     assert moments(numbers) == pytest.approx(
@@ -107,7 +107,7 @@ def test_moments_are_scipys() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.1, 1.0, 8.0, 30.0])
-def test_gradient_norm_is_that_of_autograds_jacobian(factor: float) -> None:
+def test_gradient_norm_matches_autograds_jacobian(factor: float) -> None:
     logits = factor * torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5], dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda x: x.softmax(dim=-1), logits)
     ours = softmax_gradient_norm(logits.softmax(dim=-1)).item()

@@ -27,7 +27,7 @@ def spec_of(**settings: object) -> Any:
     ("batch", "causal", "scale"),
     in_pairs([(), (2,), (2, 3)], [False, True], ["sqrt", "fourth-root", "none", 0.37]),
 )
-def test_output_is_that_of_torch(batch: tuple[int, ...], causal: bool, scale: str | float) -> None:
+def test_output_matches_torch(batch: tuple[int, ...], causal: bool, scale: str | float) -> None:
     query, key, value = (
         drawn(*batch, 5, 7, seed=1),
         drawn(*batch, 11, 7, seed=2),

@@ -63,7 +63,7 @@ def naive(matrix: Tensor) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("num_tokens", "rows"), in_turn([1, 2, 7, 23, 61], [1, 5, 64]))
-def test_they_are_those_of_loops(num_tokens: int, rows: int) -> None:
+def test_statistics_match_loops(num_tokens: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(num_tokens * 100 + rows)
     matrix = torch.randn(2, 3, num_tokens, num_tokens, generator=generator).tril()
     matrix[1, 2, num_tokens // 2] = 0  # a row without a weight
@@ -79,7 +79,7 @@ def test_they_are_those_of_loops(num_tokens: int, rows: int) -> None:
                 assert value == pytest.approx(number, rel=1e-5, abs=1e-6, nan_ok=True), name
 
 
-def test_nothing_is_nan_but_what_is_not_there() -> None:
+def test_only_missing_statistics_are_nan() -> None:
     matrix = torch.tensor([[[[2.0]]]])
     statistics = signed_statistics(GivenMatrix(matrix, 1, None))
     unknown = {each.name for each in fields(statistics) if isnan(getattr(statistics, each.name).item())}

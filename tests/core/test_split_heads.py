@@ -5,7 +5,7 @@ import torch
 from attncli.core.layer import merge_heads, repeat_heads, split_heads
 
 
-def test_split_puts_each_slice_of_a_token_into_its_head() -> None:
+def test_split_moves_each_slice_of_a_token_to_its_head() -> None:
     vectors = torch.arange(2 * 5 * 21.0).reshape(2, 5, 21)
     heads = split_heads(vectors, 3)
     assert heads.shape == (2, 3, 5, 7)
@@ -20,6 +20,6 @@ def test_merge_undoes_split_and_is_not_a_plain_view() -> None:
     assert not torch.equal(heads.contiguous().view(5, 21), vectors)
 
 
-def test_repeated_heads_stand_next_to_each_other() -> None:
+def test_repeated_heads_are_adjacent() -> None:
     kv_heads = torch.arange(2.0).reshape(2, 1, 1)
     assert repeat_heads(kv_heads, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]

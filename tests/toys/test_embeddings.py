@@ -26,7 +26,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_a_table_is_torch_nn_embeddings_and_a_token_has_the_row_of_its_word() -> None:
+def test_a_table_matches_torch_nn_embedding() -> None:
     torch.manual_seed(3)
     expected = torch.nn.Embedding(5, 7).weight
     assert torch.equal(sample_table(5, 7, seeded(3)), expected)
@@ -36,7 +36,7 @@ def test_a_table_is_torch_nn_embeddings_and_a_token_has_the_row_of_its_word() ->
         vocabulary.ids(["dog"])
 
 
-def test_linear_and_its_bias_are_torch_nn_linears() -> None:
+def test_linear_and_its_bias_match_torch_nn_linear() -> None:
     torch.manual_seed(4)
     expected = torch.nn.Linear(7, 5)
     generator = seeded(4)
@@ -44,12 +44,12 @@ def test_linear_and_its_bias_are_torch_nn_linears() -> None:
     assert torch.equal(sample_linear_bias(5, 7, generator), expected.bias)
 
 
-def test_integers_are_torch_randints() -> None:
+def test_integers_match_torch_randint() -> None:
     torch.manual_seed(42)
     assert torch.equal(SAMPLERS["integers"]((3, 2), seeded(42)), torch.randint(0, 10, (3, 2)).float())
 
 
-def test_projections_come_in_the_order_asked_for() -> None:
+def test_projections_are_sampled_in_the_given_order() -> None:
     vectors, sizes = torch.randn(5, 7), {"query": (3,), "key": (3,), "value": (2,)}
     torch.manual_seed(1)
     key, query, value = (torch.nn.Linear(7, size, bias=False) for size in (3, 3, 2))
@@ -94,7 +94,7 @@ def test_word_vectors_are_split_from_the_right_and_the_first_counts(vector_file:
     np.testing.assert_allclose(vocabulary.table, [[7, 8, 9], [-1, -0.2, 0.5], [1, 1, 1], [1, 2, 3]])
 
 
-def test_unknown_words_are_named_or_zero(vector_file: Path) -> None:
+def test_unknown_words_are_reported_or_zero(vector_file: Path) -> None:
     with pytest.raises(UserError, match=r"vectors.txt has no vector for dog, zebra \(`unknown` zero"):
         read_word_vectors(vector_file, ["dog", "the", "zebra"], 3, unknown="error")
     vocabulary = read_word_vectors(vector_file, ["dog", "the"], 3, unknown="zero")
@@ -111,7 +111,7 @@ def test_unknown_words_are_named_or_zero(vector_file: Path) -> None:
         ("cat 1 2 nan\n", "2: .*not finite"),
     ],
 )
-def test_damaged_lines_are_told_by_number(tmp_path: Path, line: str, message: str) -> None:
+def test_damaged_lines_are_reported_with_their_numbers(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "damaged.txt"
     path.write_text(f"the 1 2 3\n{line}")
     with pytest.raises(UserError, match=message):

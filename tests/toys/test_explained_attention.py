@@ -210,9 +210,9 @@ def test_a_head_or_token_that_a_model_lacks_is_refused(tmp_path: Path) -> None:
 
 
 def test_steps_are_restored_from_json(attn: Attn) -> None:
-    report = explained("multihead", causal=True, token=2, sentence=LONG)
-    (back,) = parse_reports(json.dumps(report.to_data()), "saved").reports
-    assert back.steps == report.steps
+    for report in (explained("multihead", causal=True, token=2), explained("self", sentence=LONG, token=101)):
+        (back,) = parse_reports(json.dumps(report.to_data()), "saved").reports
+        assert back.steps == report.steps
     assert "steps" not in run("multihead").to_data()
     shown = json.loads(attn(["multihead", "--explain", "--causal", "--format", "json"]).out)
     assert shown["steps"][0]["title"] == "Tokens"

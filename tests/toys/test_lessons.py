@@ -1,6 +1,7 @@
-"""Every published figure of the five lessons comes out of the shipped config files, to its printed digits."""
+"""The shipped config files reproduce every published number of five lessons, to its printed digits."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attncli.runs.saved_reports import read_reports
 from tests.running import LESSON_FILES, ROOT, run, run_file
 
 PRINTED = 6e-5
+first_run = cache(run_file)
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def assert_corners(matrix: np.ndarray, corners: dict[str, list[float]]) -> None:
 
 def test_simple() -> None:
     figures = golden("gist")
-    batched, report = run_file(LESSON_FILES / "simple.yaml")
+    batched, report = first_run(LESSON_FILES / "simple.yaml")
     torch.manual_seed(figures["seed"])
     first, vectors = torch.randn(1, figures["t"], figures["k"]), torch.randn(figures["t"], figures["k"])
     np.testing.assert_array_equal(values(batched, "input"), first)
@@ -50,7 +52,7 @@ def test_simple() -> None:
 
 def test_causal() -> None:
     figures = golden("causal_notebook")
-    average, attention, scale, norm = run_file(LESSON_FILES / "causal.yaml")
+    average, attention, scale, norm = first_run(LESSON_FILES / "causal.yaml")
     assert_printed(values(average, "input")[0], figures["x0_4x8x2"])
     assert_printed(values(average, "output")[0], figures["running_mean0"])
     for weights in values(average, "weights"):
@@ -76,7 +78,7 @@ def test_causal() -> None:
 
 def test_sentence() -> None:
     figures = golden("sentence_notebook")
-    vanilla, scaled, attention, multihead, curve = run_file(LESSON_FILES / "sentence.yaml")
+    vanilla, scaled, attention, multihead, curve = first_run(LESSON_FILES / "sentence.yaml")
     vectors = values(vanilla, "input")
     assert len(vanilla.tokens) == figures["n_tokens"]
     assert values(attention, "token_ids").tolist() == figures["token_ids"]
@@ -113,9 +115,9 @@ def test_sentence() -> None:
     )
 
 
-def test_sentence_draws_one_stream_over_its_steps() -> None:
+def test_the_steps_of_a_file_share_one_generator() -> None:
     figures = golden("sentence_notebook")
-    _, _, attention, multihead, _ = run_file(LESSON_FILES / "sentence.yaml")
+    _, _, attention, multihead, _ = first_run(LESSON_FILES / "sentence.yaml")
     torch.manual_seed(figures["seed"])
     vectors = torch.randn(22, 64)[figures["token_ids"]]
     query, key, value = torch.rand(64, 32), torch.rand(64, 32), torch.rand(64, 48)
@@ -131,7 +133,7 @@ def test_sentence_draws_one_stream_over_its_steps() -> None:
 
 def test_glove() -> None:
     figures = golden("glove_notebook")
-    single, multihead = run_file(LESSON_FILES / "glove.yaml")
+    single, multihead = first_run(LESSON_FILES / "glove.yaml")
     assert single.spec["sentence"] == figures["sentence"]
     shapes = {name: shape[1:] if shape[0] == 1 else shape for name, shape in figures["shapes"].items()}
     assert list(values(single, "input").shape) == shapes["X"]
@@ -149,7 +151,7 @@ def test_glove() -> None:
 
 def test_dot_product() -> None:
     figures = golden("dot_product_notebook")
-    loop, sum_all, sum_past, mean_past, twice, attention = run_file(LESSON_FILES / "dot-product.yaml")
+    loop, sum_all, sum_past, mean_past, twice, attention = first_run(LESSON_FILES / "dot-product.yaml")
     torch.manual_seed(figures["seed"])
     np.testing.assert_array_equal(values(loop, "input"), torch.randn(4, 8, 2))
     for report in (sum_all, sum_past, mean_past):
@@ -164,12 +166,12 @@ def test_dot_product() -> None:
 
 @pytest.mark.parametrize("path", sorted(LESSON_FILES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_same_file_gives_the_same_numbers_twice(path: Path) -> None:
-    first, second = run_file(path), run_file(path)
+    first, second = first_run(path), run_file(path)
     assert [report.to_data() for report in first] == [report.to_data() for report in second]
 
 
 @pytest.mark.parametrize("sentence", ["bird b", "kird b"])
-def test_the_heads_of_the_lessons_are_those_of_the_model_that_ships(sentence: str) -> None:
+def test_the_heads_of_the_lessons_match_the_shipped_model(sentence: str) -> None:
     model = ROOT / "attncli" / "data" / "tiny-induction"
     computed = run("self", model=str(model), sentence=sentence, layer=1, head=2)
     (saved,) = read_reports(str(LESSON_FILES / f"copy-{sentence[:4]}.json")).reports
@@ -177,7 +179,7 @@ def test_the_heads_of_the_lessons_are_those_of_the_model_that_ships(sentence: st
     np.testing.assert_allclose(saved.tensors["weights"].values, computed.tensors["weights"].values, atol=1e-5)
 
 
-def test_the_decayed_matrix_halves_the_other_with_each_token() -> None:
+def test_the_decayed_matrix_is_the_other_one_halved_per_token() -> None:
     """tools/lesson_decay.py wrote it, by the kernel of lightning attention."""
     (saved,) = read_reports(str(LESSON_FILES / "decay.json")).reports
     plain = run("self", sentence="the cat sees the dog", causal=True, softmax=False)

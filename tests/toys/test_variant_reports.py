@@ -19,7 +19,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.sampling import Draws
 from attncli.views.texts import heading
-from tests.conftest import in_pairs
+from tests.conftest import in_pairs, in_turn
 from tests.layers import visible_keys
 from tests.running import run
 
@@ -119,7 +119,7 @@ def spec_of(experiment: str, **settings: object) -> Any:
 
 @pytest.mark.parametrize(
     ("variant", "sizes", "causal"),
-    in_pairs([*STREAMED, "all of them"], [(5, 7), (512, 1024)], [True, False]),
+    in_turn(["window", "softcap", "sink", "all of them"], [((5, 7), True), ((512, 1024), False)]),
 )
 def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch

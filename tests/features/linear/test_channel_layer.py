@@ -38,9 +38,7 @@ def by_definition(layer: ChannelLayer) -> Tensor:
 
 
 @pytest.mark.parametrize(("fastest", "parts"), in_turn([0.01, 3.0, 300.0], [1, 2]))
-def test_weights_are_those_of_the_definition(
-    fastest: float, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_match_the_definition(fastest: float, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where most states have forgotten the keys of a part, which are then left out."""
     monkeypatch.setattr(channel_layer, "CHUNK", 17)
     monkeypatch.setattr(channel_layer, "MOST_ENTRIES", 120 * parts)
@@ -50,7 +48,7 @@ def test_weights_are_those_of_the_definition(
     assert (tested.last_rows() - expected[:, -1]).abs().max() <= 1e-6 * expected.abs().max()
 
 
-def test_a_text_that_grows_has_the_rows_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_growing_text_match_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     tested, cache = layer(1.0), ChannelCache()
     expected, start = by_definition(tested), 0
     for stop in (1, 64, 65, TOKENS):

@@ -47,7 +47,7 @@ MATRICES = (
     ),
 )
 CHANNELS = ("mamba", "falcon_mamba", "jamba", "zamba")
-LENGTHS = (1, 2, 63, 64, 65, 150)
+LENGTHS = (1, 63, 64, 65, 130)
 TOLERANCE = 1e-5
 """Relative to the largest entry: float32 in, float32 out."""
 GATED_NORMS = ("norm", "o_norm")
@@ -200,7 +200,7 @@ def test_lightning_attention_is_a_product_with_a_decay() -> None:
 @pytest.mark.parametrize("name", CHANNELS)
 def test_a_head_of_mamba_is_the_mean_of_its_channels(name: str) -> None:
     """The model's own recurrence, in float64, of each channel on the identity."""
-    for num_tokens in (1, 2, 17, 33, 150):
+    for num_tokens in (1, 17, 33, 101):
         for layer in heard(decaying(name), num_tokens, 1):
             heads = layer.heads
             assert isinstance(heads, ChannelLayer)
@@ -367,7 +367,7 @@ def test_matrices_of_uneven_sizes_match_the_input_of_the_norm(
     model = nn.Module()
     model.layers = nn.ModuleList([layer])
     more = {"position_embeddings": None, "attention_mask": None} if family.startswith("lightning") else {}
-    for num_tokens in (1, 2, 63, 64, 65, 200):
+    for num_tokens in LENGTHS:
         layers: list[CapturedMixer] = []
         given: dict[str, Tensor] = {}
         hooks = inputs_of_norms(model, given)

@@ -16,7 +16,7 @@ def lines_of(words: list[str]) -> list[str]:
     return stream.getvalue().split("\n")[2::4]
 
 
-def test_blanks_are_those_of_the_text() -> None:
+def test_blanks_are_kept() -> None:
     assert lines_of([" It's", " 3", " o", "'clock.", " $5", ".50"]) == ["It's 3 o'clock.", "$5.50"]
     report = spoken([" It's", " 3", " o", "'clock.", " a<b", ">"])
     stream = StringIO()
@@ -37,7 +37,7 @@ def test_blanks_are_those_of_the_text() -> None:
         ([" a", " b", *["\u6f22"] * 31], [20, 10, 3]),
     ],
 )
-def test_a_line_ends_at_a_blank_where_there_are_any(words: list[str], expected: list[int]) -> None:
+def test_subtitle_lines_end_at_blanks(words: list[str], expected: list[int]) -> None:
     lines = lines_of(words)
     place = 0
     for line, count in zip(lines, expected, strict=True):
