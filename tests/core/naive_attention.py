@@ -34,7 +34,7 @@ def whole_rule(visibility: Visibility) -> Any:
 
 
 def score(layer: AttentionLayer, text: int, head: int, i: int, j: int) -> tuple[float, float]:
-    """query . key, and the score that the softmax takes."""
+    """query . key, and the input of the softmax."""
     rules = layer.rules
     shared = head // (layer.query.shape[1] // layer.key.shape[1])
     raw = float(layer.query[text, head, i].double() @ layer.key[text, shared, j].double())

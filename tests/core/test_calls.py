@@ -109,7 +109,7 @@ def bytes_of_tensors() -> int:
 
 
 def test_a_long_call_leaves_one_small_buffer(num_threads: int) -> None:
-    """64 heads share a key head, so that whole rows of all of them make a tile of 77 MB."""
+    """64 heads share a key head, so a tile with whole rows of all heads takes 77 MB."""
     query, key = torch.randn(1, 64, 6, 4), torch.randn(1, 1, 100_000, 4)
     layer, before = checked_layer(query, key, key), bytes_of_tensors()
     for engine in (rows.attend, tiles.attend):
@@ -160,7 +160,7 @@ T = torch.zeros
 def unchecked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None = None, **options: Any
 ) -> object:
-    """A call without the type checks that the tests turn on, as users call it."""
+    """Call without the type checks that only tests turn on."""
     settings = dict(causal=False, window=None, softcap=None, scale=None, top_k=0, keys=False, pooled=None)
     masks = options.pop("key_mask", None), options.pop("sink", None)
     return computed_statistics(query, key, value, *masks, **{**settings, **options}, engine=attend)

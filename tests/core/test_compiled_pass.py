@@ -1,4 +1,4 @@
-"""The compiled pass against float64 and against torch's, with threads, after a fork, and under sanitizers."""
+"""The compiled pass against float64, after a fork, and under sanitizers."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The reference against rows written out, both engines against the reference, texts against single texts."""
+"""The reference against loops over rows, engines against the reference, and batches against single texts."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kept(count: int, *spans: tuple[int, int]) -> Tensor:
-    """True where a text has keys: from and to, negative ones counted from the end."""
+    """True for the keys of each text from one position to another; negative positions count from the end."""
     places = torch.arange(count)
     ends = [(first % (count + 1), stop % (count + 1)) for first, stop in spans]
     return torch.stack([(places >= first) & (places < stop) for first, stop in ends])
@@ -172,7 +172,7 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
 
 
 def seconds_of(num_tokens: int) -> torch.Tensor:
-    """Start of each token, in steps that single precision represents; the third is a word without a time."""
+    """The start of each token, exact in single precision; the third token has no time."""
     seconds = torch.arange(num_tokens, dtype=torch.float64) / 32
     seconds[2:3] = torch.nan
     return seconds
@@ -188,10 +188,10 @@ SCORES = ("raw_scores", "scores", "logsumexp", "mean", "smallest", "largest", "v
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any], tolerance: float, exact_keys: bool) -> None:
-    """Within the tolerance of the number itself or of the largest of its kind that there may be.
+    """Check that numbers are equal, relative to each number or to the largest possible one of its kind.
 
-    A weight is exp(score - logsumexp): its relative error is the absolute one of that difference. Hence
-    scores beyond a hundred, which a type cannot hold that well, widen the bound.
+    A weight is exp(score - logsumexp), so its relative error is the absolute error of that difference. Scores
+    above 100, which have fewer decimals, therefore widen the bound.
     """
     scores, raw = (np.asarray(expected[name]) for name in ("scores", "raw_scores"))
     reach = float(np.abs(scores[np.isfinite(scores)]).max(initial=1.0))
@@ -489,7 +489,7 @@ def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) ->
     ids=str,
 )
 def test_given_weights_match_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
-    """The statistics that need no scores; queries and keys of given weights are at their positions."""
+    """Compare the statistics that need no scores."""
     layer = made(case, 13, torch.float64)
     wanted = replace(
         everything(layer), rows=WEIGHT_STATISTICS, output=False, scores=False, score_moments=False
@@ -592,7 +592,7 @@ def test_statistics_without_running_sums_match_in_tiles(case: str, monkeypatch: 
 def test_a_sink_may_be_far_above_the_keys_in_every_engine(
     sink: float, is_compiled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 47 the squares of the weights leave float32, at 90 the weights do; at 10,000 float64 ends."""
+    """With a sink of 47 squared weights underflow float32, with 90 the weights, with 10,000 even float64."""
     if not is_compiled:
         monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
         monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
@@ -614,7 +614,7 @@ def test_a_sink_may_be_far_above_the_keys_in_every_engine(
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_nan_spreads_only_to_rows_that_see_it(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any NaN: the lowest bits of some, shifted like those of a number, would make it a number."""
+    """Some NaN would become numbers if their lowest bits were shifted like those of a number."""
     if not is_compiled:
         monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
         monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
@@ -682,7 +682,7 @@ def test_distance_on_a_picture_is_between_patches(dtype: torch.dtype) -> None:
 
 
 def test_long_rows_on_a_picture_have_grid_distances() -> None:
-    """Although the engine `tiles` would suit, which does not support places."""
+    """The engine `tiles`, which does not support places, must not be chosen."""
     query, key = torch.randn(2, 1, 1, 1100, 4, generator=torch.Generator().manual_seed(4))
     layer = AttentionLayer(query, key, key[..., :0], Visibility(1100, 1100), 0.5)
     wanted = Wanted(rows=("distance",))

@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def assert_products(rows: torch.Tensor, weight: torch.Tensor) -> None:
-    """The products are in their columns, and nothing else is written."""
+    """The products are in the right columns, and nothing else is written."""
     before, behind = 2, 3
     output = torch.full((len(rows), before + len(weight) + behind), 7.0)
     write_products(rows, weight, output, before)

@@ -90,7 +90,7 @@ def test_one_token() -> None:
 
 @pytest.mark.parametrize(("num_tokens", "first_key"), [(9, 2), (40, 0)])
 def test_each_of_several_texts_is_scored_by_its_own_tokens(num_tokens: int, first_key: int) -> None:
-    """Tokens of one text occur at other places in another, so that the texts have different patterns."""
+    """The same tokens have other positions in each text, so the texts have different patterns."""
     generator = torch.Generator().manual_seed(num_tokens)
     ids = torch.randint(0, 4, (3, num_tokens), generator=generator)
     weights = causal_weights(3, 2, num_tokens=num_tokens, seed=first_key)

@@ -76,9 +76,9 @@ def test_top_keys_are_visible_and_earlier_keys_win_ties() -> None:
     in_pairs([1, 3], [5, KEYS_PER_RANK, 3 * KEYS_PER_RANK, 500], [1, 2, 4, 10**6], [0, 8]),
 )
 def test_top_keys_match_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:
-    """Both ways of finding them, with many equal entries and with none, and with rows that see little.
+    """Both ways to find them, with many equal entries and with none, and with rows that see few keys.
 
-    What rounding adds in the last bits changes nothing.
+    Rounding errors in the last bits change nothing.
     """
     generator = torch.Generator().manual_seed(levels)
     ranking = torch.randint(0, levels, (2, 31, num_keys), generator=generator).double()

@@ -1,4 +1,4 @@
-"""Each variant against a transformers model that has it: its matrices, attn's functions, its weights."""
+"""Each variant against a transformers model: attn's functions on its matrices give its weights."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -141,7 +141,7 @@ def test_differential_attention_of_diffllama() -> None:
 
 
 def test_the_models_have_their_variants() -> None:
-    """A guard that the models above have their variant, and not plain attention because of their config."""
+    """A guard against models that have plain attention because of their config."""
     has: dict[str, Callable[[Any], bool]] = {
         "Gemma 2": lambda model: model.layers[0].self_attn.attn_logit_softcapping == 2.0,
         "GPT-OSS": lambda model: bool(model.layers[0].self_attn.sinks.abs().min() > 0),

@@ -131,7 +131,7 @@ def test_normalised_vectors_do_not_depend_on_length(seed: int, factor: float) ->
 def test_differential_attention_matches_its_formula(
     seed: int, count: int, factor: float, causal: bool
 ) -> None:
-    """Ye et al. 2024, equation 1, one number after the other."""
+    """Ye et al. 2024, equation 1, number by number."""
     half = 3
     query, key, value = drawn(3, count, 2 * half, seed=seed)
     mask = (causal_mask if causal else full_mask)(count, count)

@@ -1,4 +1,4 @@
-"""What a step is expected to hold: every value, cell and total, and none besides."""
+"""The expected content of a step: every value, cell and total, and nothing else."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Expected:
 
 
 def assert_step(step: Step, expected: Expected) -> None:
-    """Every value, every cell and every total is the expected one, and there is none besides."""
+    """Check that every value, cell and total is as expected, and that there are no others."""
     assert step.values.keys() == expected.values.keys(), step.title
     for name, value in step.values.items():
         _assert_same(value, expected.values[name], f"{step.title}: {name}")
@@ -67,7 +67,7 @@ def _assert_same(actual: Any, expected: Any, what: str) -> None:
 
 
 def dot(left: np.ndarray, right: np.ndarray) -> float:
-    """A dot product by fsum: no order of summation is shared with the steps."""
+    """A dot product by fsum, which does not depend on the order of summation."""
     return math.fsum(float(a) * float(b) for a, b in zip(left, right, strict=True))
 
 
@@ -83,6 +83,6 @@ def products(axis: str, left: tuple[str, np.ndarray], right: tuple[str, np.ndarr
 
 
 def differ(worked: Any, reported: Any) -> float:
-    """The largest difference, over what is finite on both sides."""
+    """The largest difference between numbers that are finite on both sides."""
     pairs = zip(np.ravel(worked), np.ravel(reported), strict=True)
     return max((abs(a - b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)), default=0.0)

@@ -1,4 +1,4 @@
-"""Every number of a step once more, from the report's tensors alone, by arithmetic of its own."""
+"""Every number of a step, recomputed independently from only the report's tensors."""
 
 import math
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Recomputed:
         return {"key": range(len(self.keys)), "text": self.keys} | columns
 
     def half_of(self, name: str) -> np.ndarray:
-        """Query or key of the half that is worked out: all of it without differential attention."""
+        """The explained half of query or key; the whole tensor without differential attention."""
         matrix = self.of(name)
         count = matrix.shape[1] // (2 if self.spec.get("differential") else 1)
         return matrix[:, :count]
@@ -200,7 +200,7 @@ class Recomputed:
         return Expected(values).table(self.key_columns(score=self.biased, divided=self.before_mask))
 
     def query_before(self, title: str) -> np.ndarray:
-        """The worked half of the projected query, normalised where rotation finds it so."""
+        """The explained half of the projected query, normalised if that happens before the rotation."""
         name = "projected_query" if "projected_query" in self.report.tensors else "query"
         query = self.half_of(name)[self.token]
         if title == "Rotary positions" and self.spec.get("qk_norm"):
@@ -415,7 +415,7 @@ class Recomputed:
         return Expected(values).table(columns, sum=total)
 
     def check(self) -> list[str]:
-        """Every step of the report against its expectation; the titles."""
+        """Compare every step of the report with the expected one; return the titles."""
         for step in self.report.steps:
             match step.title:
                 case "Tokens":
@@ -463,7 +463,7 @@ class Recomputed:
 
 
 def assert_strides(shapes: Sequence[Shape], sizes: tuple[int, int, int]) -> None:
-    """The wide rows, the view and the transpose share one memory: the same strides, only moved."""
+    """The wide rows, the view and the transpose share memory: their strides are the same in another order."""
     num_tokens, num_heads, dim = sizes
     wide, viewed, split = shapes
     assert wide.sizes == (num_tokens, num_heads * dim) and viewed.sizes == sizes

@@ -15,7 +15,7 @@ from tests.running import run
 
 @pytest.fixture(params=["rows", "tiles"])
 def by_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is streamed comes from either engine, however few keys there are."""
+    """Streamed results come from one of the engines, for any number of keys."""
     least = 1 if request.param == "tiles" else 10**9
     monkeypatch.setattr("attncli.core.engines.LEAST_KEYS", least)
 
@@ -174,7 +174,7 @@ def test_merged_moments_are_those_of_all_numbers(sizes: tuple[int, ...]) -> None
 
 
 def test_merged_moments_ignore_empty_groups() -> None:
-    """An empty group has no mean, no range, and no part in the others'."""
+    """An empty group has no mean and no range, and does not affect other groups."""
     null = torch.nan
     counts = torch.tensor([[3, 0, 2], [0, 0, 0], [0, 1, 0]])
     groups = [torch.tensor([1.0, 2.0, 6.0]), torch.tensor([-4.0, 5.0])]

@@ -1,4 +1,4 @@
-"""What --explain prints for self-, multi-head and cross-attention: every term, recomputed."""
+"""Every term that --explain prints for self-, multi-head and cross-attention, recomputed."""
 
 import json
 from pathlib import Path

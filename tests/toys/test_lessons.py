@@ -180,7 +180,7 @@ def test_the_heads_of_the_lessons_match_the_shipped_model(sentence: str) -> None
 
 
 def test_the_decayed_matrix_is_the_other_one_halved_per_token() -> None:
-    """tools/lesson_decay.py wrote it, by the kernel of lightning attention."""
+    """tools/lesson_decay.py computed it with the kernel of lightning attention."""
     (saved,) = read_reports(str(LESSON_FILES / "decay.json")).reports
     plain = run("self", sentence="the cat sees the dog", causal=True, softmax=False)
     assert saved.tokens == plain.tokens

@@ -1,4 +1,4 @@
-"""Experiments that run together report what each reports alone."""
+"""Experiments that run together give the same reports as separate runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,9 +39,9 @@ def alone(spec: Spec) -> Report | UserError:
 
 
 def with_ranking_of(got: Report, expected: Report) -> Report:
-    """The first report, but with the keys of the other where the two that differ have equal weights.
+    """The first report, with the other report's top keys where differing keys have equal weights.
 
-    A repeated word has equal weights but for the last bit, so that rounding decides which comes first.
+    The weights of a repeated word differ only in the last bit, so rounding decides their order.
     """
     ours, theirs = (report.statistics["rows"]["top_keys"] for report in (got, expected))
     weights = expected.tensors["weights"].values if "weights" in expected.tensors else None
@@ -56,7 +56,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
 
 
 def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:
-    """Equal within the tolerance of the largest number that they stand beside; everything else exactly."""
+    """Check that numbers are equal relative to the largest in their tensor, and all else exactly."""
     assert type(got) is type(expected) or isinstance(got, Mapping), where
     if isinstance(expected, Report):
         assert list(got.tensors) == list(expected.tensors)
@@ -98,7 +98,7 @@ def assert_same(got: object, expected: object, where: str = "", tolerance: float
 
 
 def assert_together_is_alone(specs: list[Spec]) -> None:
-    """Within 1e-6; where a model reads them, 3e-6: products of other sizes are summed in another order."""
+    """Compare within 1e-6, or 3e-6 with a model, whose sums depend on the sizes of its products."""
     for got, spec in zip(run_together(specs), specs, strict=True):
         assert_same(got, alone(spec), tolerance=3e-6 if isinstance(spec, ModelSpec) else 1e-6)
 
@@ -313,7 +313,7 @@ class WiderReport(Report):
 
 
 def test_a_new_field_of_reports_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As are those that are set by no experiment that runs together yet."""
+    """Fields that no experiment sets when it runs together are kept, too."""
     page = together.page_of(spec_of("self"))
     assert isinstance(page, SampledPage)
 

@@ -188,7 +188,7 @@ def test_only_a_window_keeps_the_loop_form() -> None:
 
 
 def test_bias_tables_are_sampled_after_the_projections() -> None:
-    """So that seeds give the same projections with and without them."""
+    """A seed therefore gives the same projections with and without them."""
     plain, biased = (run("multihead", explain=True, relative_bias=on) for on in (False, True))
     for name in ("query_projection", "key_projection", "value_projection"):
         np.testing.assert_array_equal(plain.tensors[name].values, biased.tensors[name].values)

@@ -1,4 +1,4 @@
-"""self, multihead and cross with a model: one layer of it, in the report of the toy experiments."""
+"""self, multihead and cross with a model: reports on one of its layers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mean matrices of channels that decay, each in its own way, against the definition in float64."""
+"""Mean matrices of channels with different decays, against the definition in float64."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def by_definition(layer: ChannelLayer) -> Tensor:
 
 @pytest.mark.parametrize(("fastest", "parts"), in_turn([0.01, 3.0, 300.0], [1, 2]))
 def test_weights_match_the_definition(fastest: float, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where most states have forgotten the keys of a part, which are then left out."""
+    """Also if most states have forgotten the keys of a part and are left out."""
     monkeypatch.setattr(channel_layer, "CHUNK", 17)
     monkeypatch.setattr(channel_layer, "MOST_ENTRIES", 120 * parts)
     tested = layer(fastest)

@@ -55,7 +55,7 @@ GATED_NORMS = ("norm", "o_norm")
 
 
 def heard(model: PreTrainedModel, num_tokens: int, num_texts: int = 2, **changed: int) -> list[CapturedMixer]:
-    """The layers of texts of random tokens; `changed` has the token at a place."""
+    """The layers on texts of random tokens; `changed` sets the token at a position."""
     generator = torch.Generator().manual_seed(num_tokens)
     ids = torch.randint(10, 90, (num_texts, num_tokens), generator=generator)
     for place, token in changed.items():
@@ -68,7 +68,7 @@ def heard(model: PreTrainedModel, num_tokens: int, num_texts: int = 2, **changed
 
 
 def inputs_of_norms(model: PreTrainedModel, outputs: dict[str, Tensor]) -> list[Any]:
-    """Hooks that keep what the gated norm of each mixer takes."""
+    """Hooks that store the input of each mixer's gated norm."""
 
     def keep(mixer: str, _norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         outputs[mixer] = inputs[0]
@@ -168,7 +168,7 @@ def naive_mamba2(heads: LinearLayer, values: Tensor, limits: Sequence[float]) ->
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "bamba", "nemotron_h"])
 def test_the_matrix_matches_the_recurrence(name: str) -> None:
-    """In float64, written out; the weights are what the identity becomes in it."""
+    """The recurrence is in float64; its output for the identity is the matrix."""
     model = decaying(name)
     for layer in heard(model, 23):
         heads = layer.heads
@@ -230,7 +230,7 @@ def of_channels(heads: ChannelLayer, head: int) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["mamba", "zamba"])
 def test_the_channels_match_the_model(name: str) -> None:
-    """With the values of its run they give what it gives, before the gate."""
+    """With the model's values, they give its output before the gate."""
     model = decaying(name)
     values: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -271,7 +271,7 @@ def test_a_later_token_changes_no_earlier_row(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["qwen3_next", "zamba2"])
 def test_heads_of_a_group_may_be_computed_in_parts(name: str) -> None:
-    """Several value heads of a query/key head, or of a group of B and C, in whatever parts."""
+    """Several value heads share a query/key head, or a group of B and C."""
     for layer in heard(decaying(name), 13):
         heads = layer.heads
         assert isinstance(heads, LinearLayer)
@@ -298,7 +298,7 @@ def test_kernels_and_hooks_are_restored() -> None:
 
 @torch.no_grad()
 def test_in_half_precision_the_matrix_is_that_of_float32_inputs() -> None:
-    """The kernels compute in float32; the identity must not be rounded on its way out."""
+    """The kernels compute in float32; their output for the identity must not be rounded."""
     model = decaying("qwen3_next").to(torch.bfloat16)
     layer = heard(model, 19)[0].heads
     assert isinstance(layer, LinearLayer)
@@ -311,7 +311,7 @@ SIZES = ((1, 3, 5, 7), (2, 4, 8, 3), (3, 3, 7, 5))
 
 
 def mixer(family: str, groups: int, heads: int, key_dim: int, value_dim: int) -> nn.Module:
-    """A layer of these sizes, in the words of its family."""
+    """A layer of these sizes, with the setting names of its family."""
     few: dict[str, Any] = {"num_hidden_layers": 3, "vocab_size": 11}
     if family == "gated delta net":
         return Qwen3NextGatedDeltaNet(
@@ -390,7 +390,7 @@ LENS = json.loads(Path(__file__).with_name("transformer_lens_matrices.json").rea
 @torch.no_grad()
 @pytest.mark.parametrize("name", LENS["models"])
 def test_matrices_match_transformer_lens(name: str) -> None:
-    """tools/architecture_sweep/lens_matrices.py wrote its numbers; it leaves the skip connection out."""
+    """tools/architecture_sweep/lens_matrices.py saved its numbers, which leave out the skip connection."""
     ids, matrices = torch.tensor(LENS["ids"]).unsqueeze(0), LENS["models"][name]
     layers: list[CapturedMixer] = []
     model = decaying(name)

@@ -91,7 +91,7 @@ def test_the_report_lists_all_heads(saved: Callable[[str], str]) -> None:
 
 
 def test_their_maps_are_the_matrices(saved: Callable[[str], str]) -> None:
-    """Signed, so that every view draws them with zero in the middle of its colours."""
+    """The maps are signed, so every view draws zero in the middle of its colours."""
     folder = saved("qwen3_next")
     tensors = of_heads(folder, maps="self").tensors
     drawn = tensors["linear_weights"]
@@ -143,7 +143,7 @@ def rows_of(found: HeadSurvey) -> list[tuple[float | None, ...]]:
 
 
 def test_threads_measure_only_their_own_model(saved: Callable[[str], str]) -> None:
-    """Kernels are replaced for both; what is heard goes to the thread that listens."""
+    """Kernels are replaced for all threads, but each thread receives only its own layers."""
     folders = {name: saved(name) for name in ("qwen3_next", "qwen3_5_text", "bamba")}
     alone = {name: rows_of(attncli.survey(folder, text_of(31))) for name, folder in folders.items()}
     models = {name: AutoModel.from_pretrained(folder) for name, folder in folders.items()}
@@ -169,7 +169,7 @@ def test_a_model_read_from_disk_gives_the_same(saved: Callable[[str], str]) -> N
 
 
 def test_a_callers_model_is_measured_as_it_is_and_not_changed(saved: Callable[[str], str]) -> None:
-    """In training mode, under autocast, with a hook that changes what a mixer is given."""
+    """In training mode, under autocast, and with a hook that changes the input of a mixer."""
     folder = saved("bamba")
     model = AutoModel.from_pretrained(folder)
     pretrained = open_model(model, AutoTokenizer.from_pretrained(folder))
@@ -188,7 +188,7 @@ def test_a_callers_model_is_measured_as_it_is_and_not_changed(saved: Callable[[s
 
 
 def test_statistics_over_texts_are_means(saved: Callable[[str], str], tmp_path: Path) -> None:
-    """Of texts of one length, which run together, and of another one."""
+    """Two texts have the same length and run together; the third is longer."""
     folder, lines = saved("bamba"), [text_of(19), text_of(23), text_of(19, seed=1)]
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{line}\n" for line in lines))

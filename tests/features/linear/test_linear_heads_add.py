@@ -1,4 +1,4 @@
-"""`attn why` on layers without a softmax: a logit is a sum of what W_O makes of each head."""
+"""`attn why` on layers without a softmax: a logit is a sum of the heads' outputs after W_O."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ def heard(folder: str) -> Heard:
 
 
 def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
-    """Their names in the whole model."""
+    """The names of a mixer and its output projection in the whole model."""
     name = module if module.startswith("model.") else f"model.{module}"
     mixer = model.get_submodule(name)
     assert mixer_name(type(mixer).__name__) is not None
@@ -93,7 +93,7 @@ def test_the_parts_match_hooks_and_add_up(saved: Callable[[str], str], name: str
     ("name", "head"), [("qwen3_next", "2:1"), ("bamba", "0:2"), ("falcon_h1", "linear:1:2")]
 )
 def test_a_head_is_split_by_its_signed_weights(saved: Callable[[str], str], name: str, head: str) -> None:
-    """Through the gated norm, written out, with its scale as it was."""
+    """Recompute the gated norm, with its scale frozen."""
     result = attncli.why(saved(name), text_of(NUM_TOKENS), head=head)
     (row,) = [each for each in result.heads if each.name == head]
     by_hand = heard(saved(name))
@@ -128,7 +128,7 @@ def test_a_head_is_split_by_its_signed_weights(saved: Callable[[str], str], name
 
 @torch.no_grad()
 def test_gated_heads_are_the_input_of_w_o(saved: Callable[[str], str]) -> None:
-    """Qwen3-Next multiplies each by a gate, so that they are no outputs of attention alone."""
+    """Qwen3-Next multiplies each head by a gate, so heads are more than the output of attention."""
     result, by_hand = attncli.why(saved("qwen3_next"), text_of(NUM_TOKENS)), heard(saved("qwen3_next"))
     rows = [row for row in result.heads if row.kind == "self"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""`attn circuit` through layers without a softmax: the stream is a sum of what their heads write, too."""
+"""`attn circuit` through layers without a softmax: their heads write to the stream, too."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +96,7 @@ def test_the_share_of_a_head_in_a_value_matches_its_columns(saved: Callable[[str
 
 
 def layer_weights(folder: str) -> Tensor:
-    """Those of head 1:0."""
+    """The weights of head 1:0."""
     (layer,) = [each for each in attncli.layers(folder, text_of(NUM_TOKENS)) if each.layer == 1]
     return layer.weights()[0, 0].double()
 

@@ -44,7 +44,7 @@ def loss_of(model: Any, ids: Tensor) -> float:
 
 
 def projection_of(model: nn.Module, module: str) -> nn.Linear:
-    """W_O of a mixer, by what each family calls it."""
+    """W_O of a mixer, under the name that its family uses."""
     names = {name.removeprefix("model."): part for name, part in model.named_modules()}
     mixer: Any = names[module.removeprefix("model.")]
     assert mixer_name(type(mixer).__name__) is not None
@@ -53,7 +53,7 @@ def projection_of(model: nn.Module, module: str) -> nn.Linear:
 
 @contextmanager
 def without(projection: nn.Linear, head: int, num_heads: int) -> Iterator[None]:
-    """The columns of W_O of a head set to zero."""
+    """Set the columns of W_O that belong to a head to zero."""
     kept = projection.weight.detach().clone()
     size = kept.shape[1] // num_heads
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_removing_a_head_is_zeroing_its_columns(saved: Callable[[str], str], nam
 
 @contextmanager
 def reading(projection: nn.Linear, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """W_O reads what `change` makes of (text, token, dim)."""
+    """Change the input of W_O (text, token, dim)."""
     hook = projection.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
     yield
     hook.remove()
@@ -101,7 +101,7 @@ def qwen(saved: Callable[[str], str]) -> tuple[str, PreTrainedModel, Tensor]:
 
 
 def head_of(read: Tensor, row: HeadEffect, num_heads: int) -> Tensor:
-    """(token, value_dim), a view."""
+    """The part of W_O's input from one head, as a view (token, value_dim)."""
     return read.view(read.shape[1], num_heads, -1)[:, row.head]
 
 
@@ -110,7 +110,7 @@ def name_of(row: HeadEffect) -> str:
 
 
 def instead(row: HeadEffect, num_heads: int, tokens: slice, given: Tensor, read: Tensor) -> Tensor:
-    """What W_O reads, with this of a head."""
+    """The input of W_O with another output of a head."""
     changed = read.clone()
     head_of(changed, row, num_heads)[tokens] = given
     return changed
@@ -128,7 +128,7 @@ def count_of(rows: list[HeadEffect], row: HeadEffect) -> int:
 
 @torch.no_grad()
 def read_on(model: PreTrainedModel, ids: Tensor, module: str) -> Tensor:
-    """What W_O reads on a text."""
+    """The input of W_O on a text."""
     reads: list[Tensor] = []
     with reading(projection_of(model, module), lambda read: reads.append(read.clone()) or read):
         model(ids, use_cache=False)
@@ -257,7 +257,7 @@ def test_the_report_ranks_both_kinds(
 
 @torch.no_grad()
 def test_a_path_into_a_later_head_matches_hooks(saved: Callable[[str], str]) -> None:
-    """OLMo hybrid, whose attention has no gate: 0:2 as on the other prompt, in what 3:1 reads alone."""
+    """In OLMo hybrid, whose attention has no gate, 0:2 is swapped only in the input of 3:1."""
     folder, other = saved("olmo_hybrid"), text_of(NUM_TOKENS, seed=5)
     settings: Any = {"method": "swap", "other": other, "heads": "0:2", "into": "3:1"}
     (row,) = attncli.ablate(folder, text_of(NUM_TOKENS), **settings).heads
@@ -293,7 +293,7 @@ def test_a_path_into_a_later_head_matches_hooks(saved: Callable[[str], str]) -> 
 def test_other_commands_without_a_head_match_zeroed_columns(
     saved: Callable[[str], str], name: str, head: str
 ) -> None:
-    """The next tokens, what is written, and what the other heads add."""
+    """Compare the next tokens, the generated text, and the contributions of the other heads."""
     text, folder = text_of(NUM_TOKENS), saved(name)
     opened = attncli.open_model(folder)
     model, ids = loaded(folder)

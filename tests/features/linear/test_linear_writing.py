@@ -1,4 +1,4 @@
-"""Rows of layers without a softmax as a model writes, against the matrix of the whole text at once."""
+"""Rows of layers without a softmax as a model generates, against the matrix of the whole text."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ NUM_NEW = 4
 
 
 def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedMixer]:
-    """The layers of the text and all but the last of the tokens that were written."""
+    """The layers on the text and on all generated tokens but the last."""
     layers: list[CapturedMixer] = []
     with in_use(open_model(folder)) as pretrained, torch.no_grad():
         ids = [*read_prompt(pretrained, text, max_new_tokens=1).prompt.ids.tolist(), *new[:-1]]
@@ -66,7 +66,7 @@ def test_rows_match_the_whole_text(saved: Callable[[str], str], name: str) -> No
 def test_long_prompts_continue_from_their_state(
     saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several whole chunks before the last tokens, and heads a few at a time."""
+    """Several whole chunks precede the last tokens, and a few heads are computed at a time."""
     for chunk, most in ((16, 2**24), (7, 1)):
         monkeypatch.setattr(linear_layer, "CHUNK", chunk)
         monkeypatch.setattr(linear_layer, "MOST_FACTORS", most)
@@ -76,7 +76,7 @@ def test_long_prompts_continue_from_their_state(
 
 @pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
 def test_a_chosen_head_has_shares_and_rows(saved: Callable[[str], str], name: str) -> None:
-    """Its tokens have shares of |w|, its map the weights; an answer that is read has the same rows."""
+    """Tokens have shares of |w|, the map has the weights, and a given answer has the same rows."""
     folder, text = saved(name), text_of(29)
     result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, head="2:0", maps="heads")
     assert not result.heads and len(result.linear) == 1 and result.unshown == ""

@@ -1,4 +1,4 @@
-"""Models with layers that this feature reads, without it: the layers are named as unknown ones are."""
+"""Models with layers that this feature reads, if it is off: they are reported like unknown layers."""
 
 import json
 from pathlib import Path

@@ -107,7 +107,7 @@ def expected_norm(report: Report, title: str) -> Expected:
 
 
 def first_item_free(report: Report, name: str) -> np.ndarray:
-    """A tensor whole: in norm the batch is what is normalised."""
+    """A whole tensor, since norm normalises over the batch."""
     return report.tensors[name].values.astype(np.float64)
 
 

