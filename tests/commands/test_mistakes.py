@@ -116,7 +116,7 @@ MISTAKES = [
     ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: use a folder from save_pretrained, or a .gguf file"),
     ('heads --model ./pickled "the cat"', "--model: pickled/pytorch_model.bin: is not a file of weights from torch.save, or is damaged: save it with torch.save(model.state_dict(), FILE)"),
     ("heads --pairs deep.csv", f"deep.csv:2: pairs: is not valid JSON (got {'[' * 60})"),
-    (f"record --grid {'9' * 5000}x1 -- python x.py", f"--grid: must be rows x columns such as 14x14 (got {'9' * 60})"),
+    (f"record --grid {'9' * 5000}x1 -- python x.py", f"--grid: must be rows x columns, such as 14x14 (got {'9' * 60})"),
     ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
     ('heads --model gpt2 "the cat"', "--model: no such folder or installed package: gpt2 (a hub id needs --allow-download)"),
     ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),

@@ -100,7 +100,7 @@ def _judged(
     if not isinstance(text, Reading):
         return read_judged(model, text_or_ids(text), needle=needle, every=every)
     if needle is not None:
-        raise UserError("needle: needs the text itself, to find the needle in it: pass a text, not a reading")
+        raise UserError("needle: can only be found in a text, not in a reading: pass the text")
     if isinstance(text, Judged):
         return text
     return judged_reading(check_made_for(model, text, "text"), model)

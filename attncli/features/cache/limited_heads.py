@@ -34,6 +34,7 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.removal import HeadPlace, Removed, Whole
 from attncli.models.removal_runs import RemovalRuns, run_work, runs_together
 from attncli.records.columns import Records
+from attncli.system.plain_text import counted
 
 
 class Limit:
@@ -91,7 +92,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class _Ends:
-    """The visibility rule of `Limit`, combined with the rule that the layer already has."""
+    """The visibility rule of `Limit`, combined with the layer's own rule."""
 
     sink: int
     window: int
@@ -419,7 +420,9 @@ def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: 
     if limit.sink + limit.window >= most_seen:
         size = f"a limited head keeps {limit.sink} + {limit.window} keys"
         instead = "use a longer text, or a smaller `sink` or `window`"
-        raise UserError(f"window: {size}, but no judged token sees more than {most_seen}: {instead}")
+        raise UserError(
+            f"window: {size}, but no judged token sees more than {counted(most_seen, 'key')}: {instead}"
+        )
     return limit
 
 
@@ -551,6 +554,6 @@ def _num_limited(order: Sequence[CacheHead], budget: float) -> int:
             return count
     least = num_bytes(order, len(order)) / whole
     raise UserError(
-        f"budget: must be at least {least:.2g}, the share that these first and last keys of all heads take "
-        f"(got {budget:g})"
+        f"budget: must be at least {least:.2g}, the share of the cache that the first and last keys of "
+        f"all heads take up (got {budget:g})"
     )

@@ -89,7 +89,7 @@ PartsForCall = Callable[[int, FirstTokens], Sequence[KeptPart]]
 def _output(
     layer: AttentionLayer, copy: int, parts: Sequence[KeptPart], fused: FusedAttention
 ) -> Float[Tensor, "1 head query value_dim"]:
-    """Compute the output of one copy, with one batch entry per key/value head."""
+    """Compute the output for one copy, with one batch entry per key/value head."""
     num_queries, num_keys = layer.shape[2:]
     start, seen, group = num_keys - num_queries, layer.visibility, layer.group
     outputs = []
@@ -240,8 +240,7 @@ class PromptCache:
             self.run = RemovalRuns(pretrained, judged, self._take, key="cache", start=start)
         if not self.run.start:
             raise UserError(
-                f"model: {pretrained.name} cannot continue from the cached keys of a prompt: leave out "
-                "`policy`"
+                f"model: {pretrained.name} cannot continue from a prompt's cached keys: omit `policy`"
             )
         self.judge = Judge(self.run.output, judged)
 
@@ -252,7 +251,7 @@ class PromptCache:
 
     @contextmanager
     def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
-        """Record which layers really rotate; some receive angles and ignore them (SmolLM3).
+        """Record which layers really rotate; some models receive angles and ignore them (SmolLM3).
 
         Only the call itself reveals this, so the model's functions are temporarily wrapped.
         """
@@ -308,7 +307,7 @@ class PromptCache:
             case (Tensor(ndim=3) as cosines, Tensor(ndim=3) as sines) if is_traced and apply is not None:
                 pass
             case _:
-                raise UserError(f"policy: `expected` cannot undo the rotations of {self.name}: leave it out")
+                raise UserError(f"policy: `expected` cannot undo the rotations of {self.name}: omit it")
         # Some models rotate only part of each head: the function extracts that part itself (GPT-NeoX), or
         # receives only that part, which is the first dimensions (Phi) or the last (MLA).
         first, num_turned = attention.query[:, :, :1], cosines.shape[-1]
@@ -430,7 +429,7 @@ def policy_costs(
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(
-                f"{reading.key}: too short for a prompt and judged tokens (got {count} tokens): use a "
+                f"{reading.key}: is too short for a prompt and judged tokens (got {count} tokens): use a "
                 "longer text"
             )
         window_costs.append(_costs(pretrained, reading, start, policies, budgets, bits, work))

@@ -33,7 +33,7 @@ def read(
     pretrained: "Pretrained",
     generator: "torch.Generator",
 ) -> "Judged":
-    """The reading on which the model is judged. Raises UserError for settings that do not fit the text."""
+    """Return the reading on which the model is judged. Raises UserError for settings that do not fit it."""
     from attncli.models.predicted import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 
@@ -102,7 +102,7 @@ def _head_report(
         [*shipped_notes(spec), LIMITED, POSITIONS, *result.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: {counted(len(result.heads), 'key/value head')}, "
         f"on {counted(len(reading.text.ids), 'token')}.",
-        how_to_read=f"One head at a time keeps only the first {_keys(result.sink)} and the last "
+        how_to_read=f"Each head in turn keeps only the first {_keys(result.sink)} and the last "
         f"{result.window}.",
     )
 
@@ -156,10 +156,10 @@ def _policy_report(
         {},
         result,
         [*shipped_notes(spec), POSITIONS, *papers, *result.notes, *reading.left_out_notes()],
-        about=f"{pretrained.name}: a prompt of {counted(result.prompt, 'token')}, judged by the "
-        f"{result.judged:,} after it.",
-        how_to_read="The prompt is read once; later tokens see only the keys that a policy keeps, and "
-        "their own.",
+        about=f"{pretrained.name}: a prompt of {counted(result.prompt, 'token')}, judged on the "
+        f"{counted(result.judged, 'token')} after it.",
+        how_to_read="The prompt is read once; later tokens see only the keys that a policy keeps "
+        "and their own keys.",
     )
 
 

@@ -34,7 +34,7 @@ def need_in(lost: Records[Lost] | Records["HeadNeed"]) -> str:
 
 
 class KeyValueHead(Record):
-    """A key/value head, which several query heads may share."""
+    """A key/value head, which may be shared by several query heads."""
 
     stack: str
     layer: int
@@ -96,7 +96,7 @@ class LostTogether(Record):
 
 
 class CacheBaseline(Record):
-    """The full cache's losses, bytes and tokens; the numbers of first and last keys of a limited head."""
+    """The losses and size of the full cache, and the numbers of first and last keys of a limited head."""
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)

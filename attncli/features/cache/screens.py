@@ -71,7 +71,7 @@ def _need(report: Report) -> str:
 
 
 def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[Column]:
-    """The changes without the keys that a head would forget, starting with the column that sorts heads."""
+    """The changes without the keys that a head would forget, starting with the sorted column."""
     need = need_in(rows)
     names = [need, *(name for name in (*LOST, "worst") if name in rows.cells and name != need)]
     return [
@@ -106,7 +106,7 @@ def _curve(curve: Records[LostTogether], display: Display) -> Grid:
         )
         for row in curve
     ]
-    title = "heads limited together, least needed first, and the share of the cache left"
+    title = "heads limited together (least needed first), and the share of the cache that is left"
     return Grid(title, Column(("", "heads"), ["cache", *names]), columns)
 
 
@@ -119,7 +119,7 @@ def _at_budget(report: Report, display: Display) -> Iterator[str]:
         f"{name} {_lost(name, at_budget[name], display.precision)}" for name in LOST if name in at_budget
     )
     names = ", ".join(head.name for head in result.full or ()) or "none"
-    yield f"{at_budget.cache:.0%} of the cache: {lost}. Kept whole: {names}"
+    yield f"With {at_budget.cache:.0%} of the cache: {lost}. Heads that keep all keys: {names}"
 
 
 LIMITED_SCREEN = FirstScreen(

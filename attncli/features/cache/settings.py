@@ -41,9 +41,9 @@ def _split_numbers(value: object) -> object:
 
 
 def _check_single(shares: list[float]) -> list[float]:
-    """Check that there is at most one share, below the whole cache. Raises ValueError otherwise."""
+    """Check that there is at most one share, and that it is below 1. Raises ValueError otherwise."""
     if len(shares) > 1:
-        raise ValueError("several shares need `policy`: give one share")
+        raise ValueError("several shares need `policy`: use one share, or set `policy`")
     if shares == [1]:
         raise ValueError("must be a share of the cache below 1 (got 1)")
     return shares

@@ -1,4 +1,4 @@
-"""The non-padding positions of a call; cross-attention uses the positions of earlier self-attention."""
+"""The positions of a call that are not padding; cross-attention uses those of earlier self-attention."""
 
 import torch
 from jaxtyping import Bool
@@ -46,7 +46,7 @@ class CallPositions:
 
 
 def _are_near(module: str, cross_module: str) -> bool:
-    """Return True if two modules belong to one layer: their paths differ at most in the last two names."""
+    """Return True if two modules belong to one layer: their paths may differ only in the last two names."""
     names, cross_names = module.split("."), cross_module.split(".")
     shared = max(len(cross_names) - 2, min(len(cross_names) - 1, 1))
     return names[:shared] == cross_names[:shared]

@@ -35,26 +35,26 @@ MOST_COPIED = 2**27
 def _calls(value: Any) -> Any:
     if value in ("all", "last") or (type(value) is int and value > 0):
         return value
-    raise ValueError(f"must be a number of calls, all or last (got {shown(value)})")
+    raise ValueError(f"must be a number of calls, all, or last (got {shown(value)})")
 
 
 def _tokens(value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else listed(value)
     if not all(isinstance(name, str) for name in names):
-        raise ValueError("must be one text per token")
+        raise ValueError("must be a list with one string per token")
     return names
 
 
 def _head_numbers(value: Any) -> Any:
     is_mapping = isinstance(value, Mapping)
     if not is_mapping or not all(isinstance(k, str) and type(n) is int and n > 0 for k, n in value.items()):
-        raise ValueError('must map paths of modules to numbers of heads: {"layers.*.attn": 8}')
+        raise ValueError('must map module paths to numbers of heads, such as {"layers.*.attn": 8}')
     return value
 
 
 def _pattern(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"must be a pattern of paths such as '*.self_attn' (got {shown(value)})")
+        raise ValueError(f"must be a path pattern, such as '*.self_attn' (got {shown(value)})")
     return value
 
 
@@ -180,8 +180,8 @@ class Recording:
         if self._not_copied:
             names = ", ".join([*self._not_copied][:3])
             raise UserError(
-                f"layers: {names} not copied, which would exceed {MOST_COPIED / 1e6:.0f} MB: record fewer "
-                "modules with `modules`, or call layers_of"
+                f"layers: copies of all layers would exceed {MOST_COPIED / 1e6:.0f} MB (missing: {names}): "
+                "record fewer modules with `modules`, or call layers_of"
             )
         return [*self._layers.values()]
 

@@ -55,7 +55,7 @@ def may_grow(layer: AttentionLayer) -> bool:
 
 
 class GrowingText:
-    """The text that a module has read so far: in a first call, and in later calls that add keys.
+    """The text that a module has read so far, in a first call and in later calls that add keys.
 
     Queries and new keys are copied; values are not.
     """

@@ -32,7 +32,7 @@ class HeardModule:
     attention: RecordedModule | None = None
     """The row of the last call."""
     places: list[int] | None = None
-    """The positions of the first text without padding; None if it has none."""
+    """The positions in the first text that are not padding; None if the text has no padding."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
     """The weights of the first text, or their pooled maps."""
     growing: GrowingText | None = None

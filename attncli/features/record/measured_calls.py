@@ -28,7 +28,7 @@ from attncli.records.surveys import Stack, TextMean
 from attncli.system.plain_text import counted
 
 NUMBERS_HIDE = (
-    "a mask of large negative numbers (-500 or less) covers whole rows; they count as rows without keys, "
+    "a mask of large negative numbers (-500 or less) covers whole rows, which count as rows without keys "
     "although the program computes attention in them."
 )
 UNCLEAR = (
@@ -41,7 +41,7 @@ FIRST_FOUR = "sink_mass_4"
 EMPTY = ("duplicate_token", "induction", "special_mass")
 """The patterns that are empty if tokens have no names."""
 OFFSETS = {"previous_token": -1, "next_token": 1, "current_token": 0}
-"""The patterns with a single key, by its offset from the query."""
+"""The patterns with a single key, with the offset of this key from the query."""
 
 
 class NeighbourPatterns(Patterns):
@@ -79,9 +79,9 @@ class NeighbourPatterns(Patterns):
 
 
 class CountedRows(NamedTuple):
-    """Row counts (all, padding, padding with NaN), and the number of texts with NaN in the weights of a head.
+    """Row counts (all, padding, padding with NaN), and the number of texts with NaN in a head's weights.
 
-    `is_unclear`: the other rows may include padding.
+    `is_unclear`: the rows that are not counted as padding may include padding.
     """
 
     num_rows: int = 0
@@ -127,7 +127,7 @@ class RowNotes:
             left = rows.num_rows - rows.padding
             modules = "" if len(paths) == len(self.rows) else f" of {listed(paths)}"
             nan = f", {rows.nan_padding:,} of them NaN" if rows.nan_padding else ""
-            out = f"{rows.padding:,} of padding left out{nan} (hidden from every query)"
+            out = f"{counted(rows.padding, 'padding row')} left out{nan} (hidden from every query)"
             yield f"{left:,} rows{modules}; {out}."
         if unclear := [path for path, rows in self.rows.items() if rows.is_unclear]:
             yield f"{listed(unclear)}: {UNCLEAR}"
@@ -135,7 +135,7 @@ class RowNotes:
             yield f"{listed([*self.by_numbers])}: {NUMBERS_HIDE}"
         if undefined := [path for path, rows in self.rows.items() if rows.nan_texts]:
             texts = counted(max(rows.nan_texts for rows in self.rows.values()), "text")
-            yield f"NaN in weights of {listed(undefined)}, in {texts}: means leave them out."
+            yield f"NaN in weights of {listed(undefined)}, in {texts}: means exclude these texts."
 
 
 class MeasuredCall(NamedTuple):

@@ -14,11 +14,11 @@ from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 
 MOST_LOOKED_AT = 2**22
-"""Maximum number of entries of a mask that are read at a time."""
+"""Maximum number of mask entries that are read at a time."""
 MOST_RECOGNISED = 2**22
 """Maximum number of entries of a mask that is compared with causal masks and windows."""
 FAR = 80.0
-"""A bias this far below the largest one of its row hides the key like a mask, with a factor of 1e-35."""
+"""A bias this far below the largest in its row hides the key as a mask does, with a factor of 1e-35."""
 
 
 class RealPositions(NamedTuple):
@@ -125,7 +125,7 @@ def _last_apart(
     num_seen: Int[Tensor, "#text key"],
     first: Int[Tensor, "#text key"],
 ) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """Return the padding at the end that sees the text and itself, and True if another text may end in one.
+    """Return the padding at the end that sees the text and itself, and True if others may end in padding.
 
     Padding is two or more tokens that see all earlier ones from `first` on, `num_seen` of them, but not each
     other: in a causal text only the last token is hidden from all other tokens.
@@ -188,7 +188,7 @@ def _without_lonely(
 
 
 def num_nan_rows(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> int:
-    """Return how many of these rows have a weight, or a query vector, that is not finite."""
+    """Return the number of these rows with a weight or a query entry that is not finite."""
     if not rows.any():
         return 0
     numbers = source.weights if isinstance(source, GivenWeights) else source.query
@@ -204,7 +204,7 @@ def has_nan_padding(source: LayerOrWeights, positions: RealPositions) -> Bool[Te
 
 
 def unpadded_mask(source: LayerOrWeights, positions: RealPositions) -> Visibility | None:
-    """Return the longest text's mask without padding, or None if it has no padding or no name."""
+    """Return the longest text's mask without padding, or None without padding or a mask name."""
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
     text = int(positions.keys.sum(dim=1).argmax())

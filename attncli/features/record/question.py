@@ -78,11 +78,11 @@ HEADS = option(
     "PATTERN=N",
     kind=list[str],
     group="Input",
-    everyday="number of heads, if it cannot be inferred",
+    everyday="number of heads, if attn cannot infer it",
 )
 TOKENS = option(
     "--tokens",
-    "The tokens of self-attention: one per line, or a JSON list.",
+    "The tokens that self-attention reads: one per line, or a JSON list.",
     "FILE",
     group="Input",
     everyday="the tokens, one per line",
@@ -90,17 +90,17 @@ TOKENS = option(
 )
 GRID = option(
     "--grid",
-    "The last tokens are patches of a picture: rows x columns.",
+    "The last tokens are patches of a picture, in a grid of rows x columns.",
     "ROWSxCOLUMNS",
     group="Input",
     everyday="the last tokens are patches of a picture: 14x14",
 )
 IMAGE = option(
     "--image",
-    "With --grid: the picture.",
+    "With --grid: the picture file.",
     "FILE",
     group="Input",
-    everyday="with --grid: the picture",
+    everyday="with --grid: the picture file",
     reads_file=True,
 )
 EXPECT = option(
@@ -122,7 +122,7 @@ DETECTABLE = (
 )
 NO_TORCH = "no attention was detected: the program's Python did not import torch"
 NO_PYTHON = (
-    "no attention was detected: no Python was started, or one that ignores its environment "
+    "no attention was detected: the program started no Python, or one that ignores its environment "
     "(python -I, -E, -S)"
 )
 LOST = "a process was ended by a signal or os._exit: {} not written"
@@ -145,7 +145,7 @@ def _calls(value: str | None, default: int | str) -> int | str:
         return value
     if number := whole_number(value):
         return number
-    raise UserError(f"--calls: must be a number of calls, all or last (got {value:.60})")
+    raise UserError(f"--calls: must be a number of calls, all, or last (got {value:.60})")
 
 
 def _heads(values: Sequence[str]) -> dict[str, int]:
@@ -153,7 +153,7 @@ def _heads(values: Sequence[str]) -> dict[str, int]:
     for value in values:
         pattern, _, number = value.rpartition("=")
         if not pattern or not 0 < (count := whole_number(number) or 0) <= 10**6:
-            raise UserError(f"--heads: must be a pattern and a number such as '*.attn=8' (got {value:.60})")
+            raise UserError(f"--heads: must be a pattern and a number, such as '*.attn=8' (got {value:.60})")
         heads[pattern] = count
     return heads
 
@@ -164,7 +164,7 @@ def _grid(value: str | None) -> tuple[int, int] | None:
     sizes = value.lower().replace("×", "x").partition("x")[::2]
     rows, columns = (whole_number(size) or 0 for size in sizes)
     if not 0 < rows * columns <= 10**6:
-        raise UserError(f"--grid: must be rows x columns such as 14x14 (got {value:.60})")
+        raise UserError(f"--grid: must be rows x columns, such as 14x14 (got {value:.60})")
     return rows, columns
 
 
@@ -258,7 +258,7 @@ def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     report_flags = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
     refuse_flags(report_flags, f"is only for reports: use attn results {output} to show a store")
     if calls == "last":
-        raise UserError("--calls last: is only for reports: a store gets each call as it happens")
+        raise UserError("--calls last: is only for reports: a store receives each call as it happens")
     return checked_store(Path(output))
 
 
@@ -424,7 +424,7 @@ def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expecta
 
 
 def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
-    """Yield a line for each condition that fails, and for each module with NaN, which means skip."""
+    """Yield a line for each condition that fails, and for each module with NaN, because means exclude NaN."""
     if not expectations.conditions:
         return
     yield from expectations.broken(*values_of(report))

@@ -187,13 +187,13 @@ class Recorder:
         if self._mismatched:
             notes.append(
                 f"{counted(sum(self._mismatched.values()), 'call')} of {listed([*self._mismatched])} left "
-                "out: their number of heads or grid differs from the first call."
+                "out: their number of heads, or their grid, differs from the first call."
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
         if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
             counts = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes))
             detected = f"self-attention was over {counts} tokens" if counts else "there was no self-attention"
-            notes.append(f"tokens: {len(self.tokens)} names, but {detected}.")
+            notes.append(f"tokens: has {len(self.tokens)} names, but {detected}.")
         if self.grid is not None and not any(
             queries == keys >= self.grid[0] * self.grid[1] for queries, keys in sizes
         ):
@@ -210,14 +210,14 @@ class Recorder:
         return notes
 
     def names_on_maps(self) -> list[str]:
-        """Return the names of the tokens on the first maps of self-attention, without padding."""
+        """Return the names of the tokens on the first self-attention maps, without padding."""
         module = next(module for module in self._in_order() if module.place.stack == "self")
         assert module.attention is not None
         names = self._token_names(module.attention.num_queries)
         return [names[place] for place in module.places] if names and module.places is not None else names
 
     def _token_names(self, count: int) -> list[str]:
-        """Name `count` tokens: from `tokens`, else by their places on the grid, else not at all."""
+        """Return names for `count` tokens: from `tokens`, else places on the grid, else an empty list."""
         if self.tokens is not None and self.measurer.has_names(count):
             return [*self.tokens]
         if self.grid is None or count < self.grid[0] * self.grid[1]:

@@ -102,19 +102,21 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
     more = sum(row.calls - row.measured for row in survey.modules)
     if more > 0:
         which = (
-            "The first call of each module"
+            "The first call of each module was measured"
             if all(row.measured == 1 for row in survey.modules)
-            else f"{sum(row.measured for row in survey.modules):,} calls"
+            else f"{counted(sum(row.measured for row in survey.modules), 'call')} were measured"
         )
         hint = "" if spec.calls == "all" else " (--calls all measures every call)"
-        notes.append(f"{which}; {counted(more, 'more call')} counted{hint}.")
+        notes.append(
+            f"{which}; {counted(more, 'more call')} {'was' if more == 1 else 'were'} only counted{hint}."
+        )
     if survey.num_texts > 1:
-        notes.append(f"Maps show the first of {survey.num_texts:,} texts.")
+        notes.append(f"The maps show the first of {survey.num_texts:,} texts.")
     if any(row.stack != stack for row in survey.modules):
-        notes.append("Maps show self-attention; cross-attention is in the table of heads.")
+        notes.append("The maps show self-attention; cross-attention is in the table of heads.")
     if unmapped:
         notes.append(
-            f"Maps leave out {listed(unmapped)}: their number of tokens differs from the first module."
+            f"The maps leave out {listed(unmapped)}: their number of tokens differs from the first module."
         )
     return notes
 

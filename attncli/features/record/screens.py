@@ -30,19 +30,19 @@ def _title(report: Report) -> str:
 
 
 def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
-    """Describe the training steps before the measured calls; empty for a program that does not train."""
+    """Yield a line on the training steps before the measured calls, or nothing if there was no training."""
     training = report.result_of(RecordedHeads).training
     if training is None:
         return
     first, last, steps = training.before_first, training.before_last, counted(training.steps, "training step")
     if first < last:
-        yield f"Means over calls from step {first + 1:,} to {last + 1:,}: the program made {steps}."
+        yield f"Means over calls from step {first + 1:,} to {last + 1:,}; the program made {steps}."
     elif last == training.steps:
         yield f"After training: heads after the last of {steps}."
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Heads before the first of {steps}; --calls last records later ones."
+        yield f"Heads before the first of {steps}; --calls last records later calls."
 
 
 def _finding(report: Report) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _finding(report: Report) -> Iterator[str]:
     yield from _training(report)
     survey = report.result_of(RecordedHeads)
     if survey.num_texts > 1 and report.tensors:
-        yield f"Statistics are means over {survey.num_texts:,} texts; maps are of the first text."
+        yield f"Statistics are means over {survey.num_texts:,} texts; maps show the first text."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:

@@ -25,7 +25,7 @@ from attncli.runs.store import Store
 from attncli.system.plain_text import counted
 
 SIZES = struct.Struct("<II")
-"""The sizes in bytes of the head and the numbers of a run, written before them."""
+"""The sizes in bytes of a run's header and numbers, written before the run."""
 
 
 class WrittenRun(NamedTuple):
@@ -48,7 +48,7 @@ class WrittenRun(NamedTuple):
 
 
 def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
-    """Return the bytes of a run; columns equal to those of the previous run in the file are not repeated."""
+    """Return the bytes of a run; columns that equal those of the previous run in the file are omitted."""
     head: dict[str, object] = {"number": run.number, "environment": run.environment}
     if before is None or before.columns != run.columns:
         head |= {"columns": run.columns}

@@ -1,20 +1,20 @@
-// What this tab asks the server, and the lines that answer it.
+// Sends the questions of this tab to the server, and reads the lines that answer them.
 
 const TAB = crypto.randomUUID();
 
-// The server does not answer, or no longer knows this page.
+// Thrown if the server does not answer, or no longer recognises this page.
 export class Lost extends Error {}
 
 const GONE =
-  "The server has ended, or cannot be reached: start attn serve again, with the same --model, and open its " +
-  "new link. What is here stays, and the text is in this page's address.";
+  "The server has stopped or cannot be reached. Start attn serve again with the same --model, and open its " +
+  "new link. The reports on this page remain, and its address contains the text.";
 const STRANGER =
-  "The server does not know this page: it was started again, or cookies are off. Open the link that attn " +
-  "serve printed.";
+  "The server does not recognise this page: it was restarted, or cookies are disabled. Open the link that " +
+  "attn serve printed.";
 
-const MOST_BYTES = 2 ** 20; // as the server takes
-const TOO_LONG = "text: is too long to be sent (1 MB at most)";
-const UNANSWERED = "the server has too much to do, and did not answer: ask again";
+const MOST_BYTES = 2 ** 20; // the server's limit
+const TOO_LONG = "text: is too long to send (at most 1 MB)";
+const UNANSWERED = "the server is too busy to answer: ask again later";
 
 async function reached(address, options) {
   let response;
@@ -33,14 +33,14 @@ const posted = (address, body) =>
 export const isAlive = () => reached("alive", {});
 export const stopAnswer = () => posted("stop", JSON.stringify(TAB));
 
-// Hand over each line of the answer, one after the other, as soon as it is there.
+// Pass on each line of the answer as soon as it arrives.
 export async function askServer(question, take) {
   const body = JSON.stringify({ tab: TAB, ...question });
   if (new Blob([body]).size > MOST_BYTES) return take(JSON.stringify({ error: TOO_LONG }));
   const response = await posted("ask", body);
   if (!response.ok) return take(JSON.stringify({ error: `${UNANSWERED} (${response.status})` }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let begun = []; // a line may be long: it is put together once
+  let begun = []; // the parts of a line, which are joined once because the line may be long
   for (;;) {
     let part;
     try {

@@ -1,4 +1,4 @@
-// The reports that were answered, in the list of reports of the page: the last of them are kept.
+// The list of reports on the page, with the most recent answers.
 
 import { chosen, sources } from "attn/page/chosen.js";
 import { showReport } from "attn/page/show.js";
@@ -8,12 +8,12 @@ import { shortened } from "attn/values/labels.js";
 const MOST_REPORTS = 12;
 const MOST_CHARACTERS = 1.5e8;
 
-const questions = []; // of each report
+const questions = []; // the question that each report answers
 const isAlike = (one, other) =>
   ["ask", "text", "heads", "queries", "keys"].every((name) => String(one[name] ?? "") === String(other[name] ?? ""));
 
 export const questionShown = () => questions[sources.indexOf(chosen.source)];
-// The place of the report that answered that; -1 where none did, or it is no longer kept.
+// The index of the report that answered a question, or -1 if there is none or it was dropped.
 export const placeOf = (question) => questions.findLastIndex((each) => isAlike(each, question));
 
 export async function showAgain(index) {
@@ -40,7 +40,7 @@ function nameOf({ ask, name, text, heads, queries, keys }) {
   return `${name}${sought}${without}: ${start || "random tokens"}`;
 }
 
-// Add a report, and show it. What was written after a text takes the place of what was shorter.
+// Add a report and show it. A longer generation replaces a shorter generation from the same text.
 export async function addReport(question, textContent) {
   const shorter = question.ask === "generate" ? placeOf(question) : -1;
   if (shorter >= 0) forget(shorter);

@@ -44,11 +44,11 @@ MODEL_KEYS = ("model", "allow_download", "truncate", "dtype", "load", "device", 
 TEXT_KEYS = ("sentence", "file")
 PORT = option(
     "--port",
-    "The port of 127.0.0.1 to serve at (default: a free one).",
+    "The port on 127.0.0.1 to serve at (default: a free one).",
     "INTEGER",
     kind=int,
     min=1,
-    everyday="the port of 127.0.0.1 (a free one)",
+    everyday="the port on 127.0.0.1 (default: a free one)",
 )
 TEXT = argument("text", "The initial text of the page.", "TEXT", required=False)
 MODEL = "a folder, .gguf file or package's name (tiny-induction)"
@@ -89,7 +89,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     check_packages()
     if text is not None:
         if sentence is not None:
-            raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
+            raise UserError(f"--sentence: cannot be combined with the argument ({text}): use one of them")
         refuse_file_name(text)
     if port is not None and port > MOST_PORT:
         raise UserError(f"--port: must be at most {MOST_PORT} (got {port})")
@@ -107,7 +107,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
         if isinstance(first_text, TokenIds):
-            raise UserError("file: must hold text, which the page shows (got token ids)")
+            raise UserError("file: must contain text, which the page shows (got token ids)")
         served = opened_model(spec, given)
         about = served.about()
         is_shipped = spec.model is None and not first_text
@@ -128,19 +128,19 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
 
 
 def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> None:
-    """Print the link to standard output; print how to use it, here and from elsewhere, to standard error."""
+    """Print the link to standard output, and instructions for opening it to standard error."""
     print(secrets.link(port), flush=True)
     shipped = ", which ships with attn (use --model for another)" if is_shipped else ""
     about = (
-        f"It opens {plain_text(name)}{shipped}. The link is a key: whoever opens it here may ask the model. "
-        "Paste it into the address bar. Ctrl-C ends the server."
+        f"The link opens {plain_text(name)}{shipped}. Paste it into the browser's address bar. Keep it "
+        "secret: anyone who opens it on this machine can use the model. Ctrl-C ends the server."
     )
-    elsewhere = "To open it on another machine, type this there, and open the same link:"
+    elsewhere = "To open it from another machine, run this there, then open the same link:"
     lines = [
         *wrapped_lines(about),
         *wrapped_lines(elsewhere),
         f"  ssh -L {port}:127.0.0.1:{port} HOST",
-        f"With --port {port} the next server has the same port.",
+        f"With --port {port}, the next server uses the same port.",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
@@ -160,7 +160,7 @@ def leave(ended: BaseException) -> NoReturn:
 
 
 def command(name: str, summary: str) -> Command:
-    """Return the command, with those flags of the survey that choose a model and a first text."""
+    """Return the command, with the survey's flags for a model and a first text."""
     settings = [each for each in setting_options(HeadsSpec) if each.name in (*MODEL_KEYS, *TEXT_KEYS)]
     settings = [replace(each, everyday=MODEL) if each.name == "model" else each for each in settings]
     parameters: list[Parameter] = [TEXT, *settings, PORT, CONFIG, DEBUG]

@@ -16,7 +16,7 @@ from attncli.system.plain_text import counted
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
 STOPPED: tuple[AskedFor, ...] = ("ablate", "generate")
-"""Questions that take so long that a user may stop them."""
+"""Questions that may take long, so that a user can stop them."""
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
 MOST_HEADS, MOST_STEPS, MOST_NAMES = 4096, 1024, 64
 MOST_TOKEN = 2**31

@@ -1,4 +1,4 @@
-// Heads that are taken out: the one that is shown, or those that are clicked.
+// Removed heads: the selected head, or the heads that are clicked.
 
 import { chosen, overview } from "attn/page/chosen.js";
 import { surveyed } from "attn/page/rankings.js";
@@ -8,12 +8,12 @@ import { shortPlace } from "attn/values/labels.js";
 export const out = new Set();
 let isClicking = false;
 
-// `5:11`, or with its stack where there are two; null where the map is no head's.
+// `5:11`, with the stack if there are several; null if the map is not a head's.
 function headOf(number) {
   const { tensor, report } = chosen;
   if (!tensor || String(tensor.leading) !== "layer,head") return null;
   const place = shortPlace(tensor.place(number));
-  if (tensor.name === "linear_weights") return `linear:${place}`; // of layers without a softmax
+  if (tensor.name === "linear_weights") return `linear:${place}`; // a layer without a softmax
   const row = surveyed(report).find(({ layer, head }) => `${layer}:${head}` === place);
   const stack = row?.stack ?? "self";
   return stack === "self" ? place : `${stack}:${place}`;
@@ -24,17 +24,17 @@ const headNow = () => (chosen.report && chosen.tensor ? headOf(chosen.number) : 
 function showRemoval() {
   const head = headNow();
   byId("take-out").hidden = byId("takes-out").hidden = head === null;
-  byId("take-out").textContent = out.has(head) ? `Put ${head} back` : `Take out ${head}`;
-  byId("take-out").title = "Layer and head. What is asked while heads are out is asked without them";
+  byId("take-out").textContent = out.has(head) ? `Restore ${head}` : `Remove ${head}`;
+  byId("take-out").title = "LAYER:HEAD. All answers are computed without the removed heads";
   byId("removal").hidden = head === null && !out.size;
   byId("put-back").hidden = !out.size;
-  byId("ask-ablate").title = out.size ? "without each head that is out, and without all of them" : "without each head, by itself";
+  byId("ask-ablate").title = out.size ? "Measures the loss without each removed head, and without all of them" : "Measures the loss without each head in turn";
   for (const { number, element } of overview.items) element.classList.toggle("out", out.has(headOf(number)));
 }
 
 export function listenToRemoval(onChange) {
   const changed = () => {
-    const heads = [...out].map((head) => make("button", { type: "button", "data-head": head, title: `Put ${head} back`, text: `${head} ×` }));
+    const heads = [...out].map((head) => make("button", { type: "button", "data-head": head, title: `Restore ${head}`, text: `${head} ×` }));
     byId("out-heads").replaceChildren(...heads);
     showRemoval();
     onChange();

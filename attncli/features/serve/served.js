@@ -1,4 +1,4 @@
-// A page that answers back: the text that is typed, what is asked about it, and what the model says.
+// The page of a server: the text box, the questions about its text, and the model's answers.
 
 import { chosen, start } from "attn/page/chosen.js";
 import { open } from "attn/page/page.js";
@@ -12,29 +12,29 @@ const { asked } = start;
 const SECONDS_BETWEEN_LOOKS = 4;
 const MOST_IN_ADDRESS = 30_000;
 const MORE_TOKENS = 10;
-const MOST_BEFORE = 240; // characters of the text, before what is written
+const MOST_BEFORE = 240; // characters of the text shown before generated text
 const KEYS = {
-  "Enter, in the text": "what each head does on it; Shift+Enter is a new line",
-  a: "take out the head that is shown, or put it back",
+  "Enter, in the text": "show what each head does on the text (Shift+Enter starts a new line)",
+  a: "remove the selected head, or restore it",
 };
 
-let text = ""; // what was asked last
+let text = ""; // the text of the last question
 let written = { text: "", shown: "", count: 0, of: null };
-let nextOf = null; // the text and the heads that the next tokens on the page are of
-const begun = new Map(); // what is being asked, and since when
-const waiting = new Set(); // what waits until another page has its answer
-const shares = new Map(); // how far an answer is
-const STOPPED = ["writing", "what is lost"];
-const stopped = new Set(); // what a person has stopped, until its answer ends
-let ended = ""; // what is there of what was stopped last
+let nextOf = null; // the text and the removed heads for which the page shows next tokens
+const begun = new Map(); // the running questions by name, with their start times
+const waiting = new Set(); // the questions that wait for another page's answer
+const shares = new Map(); // the share of each answer that is done
+const STOPPED = ["generating", "ablating"];
+const stopped = new Set(); // the questions that the user has stopped, until their answers end
+let ended = ""; // the outcome of the last question that was stopped
 
 const can = (ask) => asked.asks.includes(ask);
 
-// What an answer is about.
+// A key for the text and the removed heads of an answer.
 const about = (of, heads = [...out]) => JSON.stringify([of, heads]);
 const boxText = () => byId("asked-text").value;
 
-// What is of another text than that in the box, or of other heads, is no answer to it.
+// Grey out answers for another text than the one in the box, or for other removed heads.
 function markOld() {
   const mark = (id, isOld) => byId(id).toggleAttribute("inert", isOld);
   const isWritten = written.of === about(boxText());
@@ -61,7 +61,7 @@ function showLost(line) {
   byId("lost").textContent = line ?? "";
 }
 
-// Ask, and hand over each line that came; one that announces a report comes with it.
+// Ask a question and pass on each line of the answer; return true if the answer is complete.
 async function ask(name, question, take) {
   const since = performance.now();
   begun.delete(name);
@@ -103,18 +103,17 @@ function stop() {
   return stopAnswer();
 }
 
-// After the answer: what is there of it, where a person has stopped it.
+// Once an answer has ended: if the user stopped it, show its outcome.
 function sayStopped(name, line) {
   if (!stopped.delete(name)) return;
   ended = line;
   showState();
 }
 
-// The text that an entry of the browser's history is about; null for an address without one.
+// The text of the current entry in the browser's history, or null for an address without a text.
 const textOfEntry = () => history.state?.text ?? new URLSearchParams(location.hash.slice(1)).get("text");
 
-// The text of the box, which is what everything is about from now on. Another text is another entry of the
-// history, to which Back leads.
+// Use the text in the box from now on. A new text adds an entry to the browser's history, for the Back button.
 function takeText() {
   const isOther = textOfEntry() !== null && textOfEntry() !== boxText();
   text = boxText();
@@ -128,7 +127,7 @@ function takeText() {
   byId("next-box").hidden ||= byId("next-box").inert;
 }
 
-// Back and Forward: the text of that entry, with its report where it is kept.
+// Back and Forward: show the text of the entry, with its report if the page still has it.
 function showEntry() {
   const of = textOfEntry() ?? asked.text;
   if (of === text) return;
@@ -146,14 +145,14 @@ function askHeads() {
   run(asking.then((wasAnswered) => wasAnswered && askNext()));
 }
 
-// The next tokens, unless they are there: after what was written, where that is what the page shows.
+// Ask for the next tokens unless the page shows them: after the generated text, if there is any.
 function askNext() {
   const more = written.of === about(text) ? written.text : "";
   const [of, heads] = [text + more, [...out]];
   if (!can("next") || !of || nextOf === about(of)) return;
   run(
     ask("next token", { ask: "next", text: of, heads }, ({ next }) => {
-      // A newer question is on its way where these are others now.
+      // If the text or the heads have changed, a newer question is on its way.
       if (next && of.startsWith(text) && String(heads) === String([...out])) showNext(next, of, heads);
     }),
   );
@@ -164,8 +163,8 @@ const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1);
 function showNext(tokens, of, heads) {
   nextOf = about(of, heads);
   byId("next-box").hidden = !tokens.length;
-  const after = of === text ? "" : " after what was written";
-  const without = heads.length === 1 ? heads[0] : `${heads.length} of them`;
+  const after = of === text ? "" : " after the generated text";
+  const without = heads.length === 1 ? heads[0] : `${heads.length} heads`;
   const change = heads.length ? `: with all heads → without ${without}` : "";
   byId("next-title").textContent = `Next token${after}${change}`;
   byId("next-tokens").replaceChildren(
@@ -173,7 +172,7 @@ function showNext(tokens, of, heads) {
       const isChanged = without !== undefined;
       const numbers = isChanged ? `${percent(probability)} → ${percent(without)} %` : `${percent(probability)} %`;
       const label = make("span", { class: "probability", text: numbers });
-      const title = can("why") ? "Why this token: what each head adds to its logit (· is a blank, ↵ the end of a line)" : "";
+      const title = can("why") ? "Explain this token: show what each head adds to its logit (· is a space, ↵ a line break)" : "";
       const button = make("button", { type: "button", title }, makeToken(token), label);
       button.style.setProperty("--share", probability);
       button.style.setProperty("--without", without ?? 0);
@@ -191,7 +190,7 @@ function askWhy(token = null, of = boxText()) {
   run(ask("why", { ask: "why", text: of, token, heads: [...out] }).then(askNext));
 }
 
-// Which heads look from some tokens to others, where the page has no weights of single tokens.
+// Ask which heads look from some tokens to others, if the page has no weights of single tokens.
 function askWeight({ from, to }) {
   const { text: of, heads } = questionShown();
   const question = { ask: "heads", text: of, heads, queries: from, keys: to };
@@ -203,10 +202,10 @@ function askWeight({ from, to }) {
   });
 }
 
-// The maps of the text that a table or a grid of heads is about; whether they are there.
+// Show the maps of the text that a table or grid of heads describes; return true if that succeeds.
 async function openReportOfHeads() {
   const { ask: kind, text: of, heads } = questionShown();
-  const question = { ask: "heads", text: of, heads: kind === "ablate" ? [] : heads }; // what is lost is of all
+  const question = { ask: "heads", text: of, heads: kind === "ablate" ? [] : heads }; // the loss with all heads is the reference
   const index = placeOf(question);
   if (index >= 0) await showAgain(index);
   else await ask("heads", question);
@@ -216,14 +215,14 @@ async function openReportOfHeads() {
 function askAblate() {
   takeText();
   run(
-    ask("what is lost", { ask: "ablate", text, heads: [...out] }).then((wasAnswered) => {
-      sayStopped("what is lost", wasAnswered ? "" : "what is lost: stopped, without a result");
+    ask("ablating", { ask: "ablate", text, heads: [...out] }).then((wasAnswered) => {
+      sayStopped("ablating", wasAnswered ? "" : "ablation stopped without a result");
       askNext();
     }),
   );
 }
 
-// So many tokens more after the text; what was written before is written again, the same.
+// Generate more tokens after the text; tokens generated earlier are generated again, identically.
 function write(more) {
   takeText();
   const [of, heads] = [about(text), [...out]];
@@ -231,7 +230,7 @@ function write(more) {
   let now = "";
   for (const id of ["write-one", "write-ten"]) byId(id).disabled = true;
   const question = { ask: "generate", text, steps: before.count + more, heads };
-  const writing = ask("writing", question, (said) => {
+  const writing = ask("generating", question, (said) => {
     now += said.written ?? "";
     if (of !== about(text)) return;
     if (said.written && now.length > before.shown.length) showWritten(now, of);
@@ -242,7 +241,7 @@ function write(more) {
   run(
     writing.then(() => {
       const count = written.of === of ? written.count - before.count : 0;
-      sayStopped("writing", count < more ? `writing: stopped, ${count} of ${more} tokens are written` : "");
+      sayStopped("generating", count < more ? `generation stopped after ${count} of ${more} tokens` : "");
       askNext();
     }).finally(() => {
       for (const id of ["write-one", "write-ten"]) byId(id).disabled = false;
@@ -252,7 +251,7 @@ function write(more) {
 
 function showWritten(what, of) {
   byId("written").hidden = false;
-  const before = Array.from(asked.continues ? text : ""); // what an encoder read stands by itself
+  const before = Array.from(asked.continues ? text : ""); // the text of an encoder is not continued
   byId("written-before").textContent =
     before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : before.join("");
   byId("written-take").hidden = !asked.continues;
@@ -268,14 +267,14 @@ function useWritten() {
   askHeads();
 }
 
-// The box is as high as its text, up to what the style allows.
+// Fit the height of the box to its text, up to the limit in the style sheet.
 function fitBox() {
   const box = byId("asked-text");
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + box.offsetHeight - box.clientHeight}px`;
 }
 
-// A server that has ended says nothing by itself.
+// Check regularly if the server still runs, because a server that has stopped sends nothing.
 async function lookAfterServer() {
   if (!document.hidden && !begun.size) {
     try {
@@ -290,7 +289,7 @@ async function lookAfterServer() {
 
 async function openAsking() {
   await open();
-  byId("controls").hidden = true; // of no map yet
+  byId("controls").hidden = true; // there is no map yet
   byId("asked-model").textContent = asked.model;
   document.title = `attn: ${asked.model}`;
   byId("asked-remark").hidden = !asked.remark;

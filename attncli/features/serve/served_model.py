@@ -43,16 +43,16 @@ NUM_NEXT = 12
 SECONDS_BETWEEN_SHARES = 0.5
 AFTER_WRITING = "\n\n"
 """The text that `generate` writes after a finished text, when nothing is left to stop."""
-NO_TEXT = "text: type one first"
+NO_TEXT = "text: must not be empty: type a text first"
 TWO_STACKS = "This model has an encoder that reads the text, and a decoder that generates the output."
-NO_WHY = "attn cannot split a next token of this model into heads."
-NO_NEXT = "This model does not generate text: the page shows heads and their ablation, without next tokens."
+NO_WHY = "attn cannot attribute the next tokens of this model to heads."
+NO_NEXT = "This model does not generate text: the page shows and ablates heads, but has no next tokens."
 
 
 class Heard:
-    """Receives the model's progress and sends its text to the page; when stopped, it acts like Ctrl-C.
+    """Receives the model's progress and sends generated text to the page; a stop acts like Ctrl-C.
 
-    With `says_share`, it also sends the progress.
+    With `says_share`, it also sends the share that is done.
     """
 
     def __init__(self, stopped: Event, put: Callable[[str], None], *, says_share: bool) -> None:
@@ -165,7 +165,7 @@ class ServedModel:
 
     def _lines(self, question: Question, stopped: Event, put: Callable[[str], None]) -> Iterator[str]:
         if question.ask not in self.asks:
-            raise UserError(f"{question.ask}: is not for {self.pretrained.name}")
+            raise UserError(f"{question.ask}: is not available for {self.pretrained.name}")
         if question.ask != "heads" and not question.text:
             raise UserError(NO_TEXT)
         heard = Heard(stopped, put, says_share=question.ask == "ablate")

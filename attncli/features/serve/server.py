@@ -30,7 +30,7 @@ ADDRESSES: dict[str, Method] = {PAGE: "GET", ASK: "POST", STOP: "POST", ALIVE: "
 """All addresses in the folder of the server, besides the link."""
 MOST_HEADER_BYTES = 2**14
 SECONDS_FOR_REQUEST = 10
-"""From the opening of a connection to the end of the headers, and from a response to the next request."""
+"""Seconds from the opening of a connection to the end of its headers, and from a response to a request."""
 MOST_CONNECTIONS = 64
 
 
@@ -147,7 +147,7 @@ def bound_socket(port: int) -> socket.socket:
         listening.close()
         is_taken = error.errno == errno.EADDRINUSE
         why = "is in use" if is_taken else f"cannot be used ({error.strerror})"
-        raise UserError(f"--port: {port} {why}: give another, or leave it out for a free one") from None
+        raise UserError(f"--port: {port} {why}: use another port, or omit --port to use a free one") from None
     return listening
 
 

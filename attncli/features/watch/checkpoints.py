@@ -28,7 +28,7 @@ SETTLED_SECONDS = 2.0
 
 
 def step_number(name: str) -> int | None:
-    """Return the number after `step` in a name, or else the last number in the name, or None."""
+    """Return the number after `step` in a name, else the last number in it, or None if it has no number."""
     numbers = STEP.findall(name) or NUMBER.findall(name)
     return int(numbers[-1]) if numbers else None
 
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The last part of the path or the hub id."""
+        """The last part of the path or of the hub id."""
         return Path(self.model).name
 
     @property
@@ -75,9 +75,9 @@ def find_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[i
     for name, checkpoint in sorted(names.items()):
         step = step_number(checkpoint.name)
         if step is None:
-            raise UserError(f"{name}: must contain the number of a step, such as checkpoint-500")
+            raise UserError(f"{name}: must contain a step number, such as checkpoint-500")
         if step in by_step:
-            raise UserError(f"{by_step[step].model} and {name} have the same step, {step}")
+            raise UserError(f"{by_step[step].model} and {name} have the same step number ({step})")
         by_step[step] = checkpoint
     return dict(sorted(by_step.items()))
 
@@ -113,7 +113,7 @@ def is_settled(folder: Path | None) -> bool:
 
 
 UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError)
-"""Errors of logs that are too large, not text, or without losses of steps."""
+"""Errors raised by logs that are too large, are not text, or have no losses of steps."""
 
 
 def logged_loss(folder: Path | None, step: int) -> float | None:
@@ -228,7 +228,11 @@ class CheckpointSurveys:
                 self.stored[step.step] = str(reader.settings[step.settings]["model"])
                 self.heads = _head_places(step.columns)
         if self.store.last_run() and stored != {spec_text_key(spec)}:
-            contents = "steps on another text or with other settings" if stored else "runs that are not steps"
+            contents = (
+                "steps on another text or with other settings"
+                if stored
+                else "runs that are not training steps"
+            )
             raise StoreMismatch(f"-o {self.store.path}: has {contents}: use another name, or --fresh")
         self.is_checked = True
 
@@ -248,5 +252,5 @@ class CheckpointSurveys:
         """Raise UserError for a checkpoint of a different model."""
         heads = _head_places(columns)
         if self.heads is not None and heads != self.heads:
-            raise UserError("layers and heads differ from those of earlier steps: this is a different model")
+            raise UserError("the layers and heads differ from earlier steps: this is a different model")
         self.heads = heads

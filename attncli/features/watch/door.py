@@ -163,8 +163,8 @@ class Watch:
             return None
         is_later = self.last_step is None or step > self.last_step
         if not is_later:
-            after = f"step {step} after step {self.last_step}"
-            self._warn("order", f"{after} is not stored: count steps over all epochs")
+            after = f"step {step} comes after step {self.last_step}"
+            self._warn("order", f"{after}, so it is not stored: count steps over all epochs")
         with self._undisturbed():
             measured = self._measured(step, self._number(loss))
             if measured is None:
@@ -213,7 +213,7 @@ class Watch:
         if self._store is not None and (self.unwritten or self._completed):
             self._keep([])
             if self.unwritten:
-                self._warn("left", f"{len(self.unwritten)} runs are not stored; `unwritten` has them")
+                self._warn("left", f"{len(self.unwritten)} runs could not be stored; they are in `unwritten`")
         self._store = None
         self._is_closed = True
         try:
@@ -232,7 +232,7 @@ class Watch:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Reserve the model for this thread, and restore it and all random generators afterwards."""
+        """Reserve the model for this thread; afterwards, restore the model and all random generators."""
         name = type(self._model).__name__
         with measuring(name, self._model), random_state_restored(), undisturbed(self._model):
             yield
@@ -250,7 +250,7 @@ class Watch:
                 return float(numbers.double().mean())
         except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises these for non-numbers
             pass
-        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not stored")
+        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): the loss is not stored")
         return None
 
     def _warn_of_nan(self, measured: MeasuredStep) -> None:
@@ -263,7 +263,7 @@ class Watch:
         ]
         if lost:
             count = f"{len(lost)} heads have" if len(lost) > 1 else "1 head has"
-            self._warn("numbers", f"step {measured.step}: {count} NaN, first {lost[0]}")
+            self._warn("numbers", f"step {measured.step}: {count} NaN (the first is {lost[0]})")
 
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
         """Return the measurements of a step, or None with a warning if measuring fails."""
@@ -405,7 +405,7 @@ class _InputsProbe:
             raise
         except Exception as error:  # a module may raise anything
             message = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"inputs: {name} cannot be called with them: {message}") from error
+            raise UserError(f"inputs: {name} cannot be called with these inputs: {message}") from error
 
     def reports(self) -> list[Report]:
         """Return the survey of the module's heads."""
@@ -505,7 +505,7 @@ def _generator(spec: HeadsSpec) -> torch.Generator:
 
 @contextmanager
 def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[Store]:
-    """Open a store for the steps of a training run, for one process at a time.
+    """Open a store for the steps of a training run; only one process may write to it at a time.
 
     Raises UserError if the store has steps, unless `resume` is set and the steps have the same settings.
     """
@@ -520,8 +520,8 @@ def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[S
 def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resume: bool) -> None:
     steps = sorted({*store.steps().values()})
     if not steps:
-        raise UserError(f"store: {path} has runs that are not steps of a training run: use another name")
-    have = f"{path} has steps {steps[0]} to {steps[-1]} of a run"
+        raise UserError(f"store: {path} has runs that are not training steps: use another name")
+    have = f"{path} has steps {steps[0]} to {steps[-1]} of a training run"
     if not resume:
         raise UserError(f"store: {have}: use another name, or resume=True to continue it")
     with reading(path) as reader:

@@ -75,10 +75,10 @@ EXAMPLES = (
 SHIPPED_RUN = "lessons/learning-to-copy.db"
 RUN = argument(
     "run",
-    "The store of a training loop, \"with attncli.Watch(model, tokenizer, store='run.db') as watch: ... "
-    'watch.step(step, loss=loss)", or of attn record; or checkpoints: folders with their step in the name, '
-    "a quoted pattern of them or, with --allow-download, revisions of a hub id as ID@step*. [default: a run "
-    "that ships with attn]",
+    'A store from attn record or from a training loop, "with attncli.Watch(model, tokenizer, '
+    "store='run.db') as watch: ... watch.step(step, loss=loss)\"; or checkpoints: folders with a step number "
+    "in the name, a quoted pattern that matches them or, with --allow-download, revisions of a hub id as "
+    "ID@step*. [default: a run that ships with attn]",
     "RUN",
     kind=list[str],
     required=False,
@@ -107,14 +107,15 @@ KEEP = replace(
 )
 FOLLOW = flag(
     "--follow",
-    "For checkpoints: continue with new ones until Ctrl-C. For a store: wait until a training run makes it.",
+    "For checkpoints: continue with new ones until Ctrl-C. For a store: wait until a training run creates "
+    "it.",
     everyday="continue with new checkpoints, or wait for a store",
 )
 NOT_FOR_CHECKPOINTS = (
     *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
     *("statistic", "rollout", "maps", "full"),
 )
-"""The settings of a survey that steps do not have."""
+"""The settings of a survey that do not apply to steps."""
 EVERYDAY = {"sentence": "measure on this text instead of random tokens"}
 SETTINGS = [
     replace(parameter, everyday=EVERYDAY.get(parameter.name, ""))
@@ -122,12 +123,12 @@ SETTINGS = [
     if (parameter.now or parameter.name) not in (*NOT_FOR_CHECKPOINTS, "head")
 ]
 SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
-"""Seconds between looks at a folder, or at the hub."""
+"""Seconds between checks of a folder, and of the hub."""
 EACH_CALL = (
-    "A step is a recorded call, in training or evaluation, with the program's inputs. For the same inputs at "
-    "each step, use attncli.Watch(model, inputs=x, store=...) in the training loop."
+    "Each step is a recorded call, in training or evaluation, on the program's own inputs. To measure the "
+    "same inputs at each step, use attncli.Watch(model, inputs=x, store=...) in the training loop."
 )
-CALL_INPUTS = "different for each call; attncli.Watch(model, inputs=x) uses the same ones"
+CALL_INPUTS = "different for each call; attncli.Watch(model, inputs=x) uses the same inputs"
 LIVE = "Live. Ctrl-C leaves this screen; the training continues."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
@@ -140,7 +141,7 @@ def watch_reports(path: Path, reader: Reader, head: str | None = None) -> list[R
     from attncli.features.watch.training_steps import has_steps, stored_steps
 
     if not has_steps(reader):
-        raise UserError(f"{path}: has no steps of a training run: use attn results {path}")
+        raise UserError(f"{path}: has no training steps: use attn results {path}")
     environment = next(iter(reader.environments()), {})
     if head is None:
         return [_report(path, steps, environment) for steps in stored_steps(reader)]
@@ -163,7 +164,7 @@ def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) ->
     tensors |= steps.tensors()
     # Some statistics may have no numbers: induction depends on knowing which tokens are equal.
     tensors = {name: tensor for name, tensor in tensors.items() if np.isfinite(tensor.values).any()}
-    notes = [f"Patterns of no head at any step: {', '.join(result.never)}."] if result.never else []
+    notes = [f"Patterns that no head shows at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
 
@@ -206,9 +207,9 @@ def _head_report(
 
 
 def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> list[str]:
-    """Return one line per condition and step that does not hold, or per condition on an unknown name.
+    """Return one line per step at which a condition does not hold, and one per condition on an unknown name.
 
-    Names that are not numbers of a step, such as `pattern`, are columns of the reports' tables.
+    Names that are not numbers of a step, such as `pattern`, refer to columns of the reports' tables.
     """
     from attncli.features.watch.training_steps import STEP_COLUMNS, broken_expectations, steps_in
 
@@ -494,10 +495,10 @@ def _no_checkpoints(patterns: Sequence[str]) -> str:
     folder = next((Path(name) for name in patterns if Path(name).is_dir()), None)
     if folder is not None and any(folder.glob("*/config.json")):
         inside = shlex.join([str(folder / "*")])
-        return f"{folder}: is not a checkpoint, but contains some: use attn watch {inside}"
+        return f"{folder}: is not a checkpoint, but contains checkpoints: use attn watch {inside}"
     where = f"{' or '.join(patterns)}: no checkpoints" + (" in it" if folder else " or store of this name")
     name = f"{folder or 'run'}/checkpoint-500"
-    return f"{where}: a checkpoint is a model's folder with its step in the name, such as {name}"
+    return f"{where}: a checkpoint is a model folder with a step number in its name, such as {name}"
 
 
 def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: HeadsSpec) -> None:

@@ -1,4 +1,4 @@
-"""The results of watch: statistics of each training step, patterns that form, and heads at the last step."""
+"""The results of `attn watch`: statistics of each step, patterns that form, and heads at the last step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,7 +7,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class TrainingStep(Record):
-    """A training step: its loss, and statistics over all heads, which are None if no head has a number.
+    """A training step: its loss, and statistics over all heads (None if no head has a number).
 
     Each pattern adds a column with the number of heads that show it, such as `induction_heads`.
     """

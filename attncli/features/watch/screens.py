@@ -46,7 +46,7 @@ PURPOSELESS = (UNNAMED, NOT_MEASURED, "uniform")
 FORMING = ("induction", "previous token")
 """The patterns of the induction circuit, which form together (Olsson et al. 2022)."""
 KEEPS_LEAST = "least"
-"""Prefix of the names of numbers whose minimum matters."""
+"""Prefix of the names of numbers whose smallest value matters."""
 ALIKE = ("_mul", "_stripe")
 """Suffixes of the names of redundant statistics."""
 SHARES = (*PATTERNS, "sink_mass", "local_mass", "max_weight", "normalized_entropy", "one_key_mass")
@@ -102,12 +102,12 @@ Steps = Records[TrainingStep] | Records[StepOfHead]
 
 
 def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
-    """Say why the last step has no loss, if other steps have one."""
+    """Explain why the last step has no loss, if other steps have one."""
     match report.result:
         case HeadsInTraining(steps=steps) | HeadInTraining(head=steps):
             last: TrainingStep | StepOfHead = steps[-1]
             if "loss" in last and last.loss is None:
-                yield f"No loss at step {last.step}: none was logged (see logging_steps of the Trainer)."
+                yield f"Step {last.step} has no loss: none was logged (see logging_steps of the Trainer)."
 
 
 def _grid(lines: Sequence[_Line], display: Display) -> Grid:
@@ -191,7 +191,7 @@ class LinesOverSteps(Element):
     """One line per number in `names` of the result's field `steps`, and per row of its field `patterns`.
 
     If space is short, the first numbers and the patterns of the induction circuit are kept. `usual` is the
-    normal number of lines, or None for all.
+    normal number of lines, or None for all lines.
     """
 
     steps: str

@@ -1,4 +1,4 @@
-"""Head patterns over the steps of a training run: the step at which each forms, and its heads."""
+"""Head patterns over the steps of a training run: the step at which each pattern forms, and its heads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class HeadsOverSteps:
 
     @property
     def is_head(self) -> Bool[npt.NDArray[np.bool_], "layer head"]:
-        """A mask of the heads that exist, because layers may have different numbers of heads."""
+        """A mask of the heads that exist; layers may have different numbers of heads."""
         is_head = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
         for values in self.statistics.values():
             is_head |= np.isfinite(values).any(axis=0)
@@ -94,7 +94,7 @@ def head_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step laye
 
 
 def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
-    """Return the patterns that any head shows: first step, strongest head then, and heads at each step."""
+    """Return the patterns that any head shows: first step, strongest head there, and heads at each step."""
     rows: list[PatternOverSteps] = []
     for name, is_shown in pattern_masks(over).items():
         counts = is_shown.sum(axis=(1, 2))
@@ -147,7 +147,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[npt.NDArray[np.float64]], np.float64]]
     "mean_entropy": ("entropy", np.nanmean),
     "mean_sink_mass": ("sink_mass", np.nanmean),
 }
-"""Summaries of a step: a statistic, and its reduction over all heads."""
+"""Summaries of a step: the name of a statistic, and its reduction over all heads."""
 
 
 def step_rows(

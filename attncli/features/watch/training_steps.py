@@ -90,7 +90,7 @@ def step_key(spec: StepSpec, step: int) -> bytes:
 
 
 def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
-    """Return the key of a checkpoint, from the content of its files in any folder, or from its commit."""
+    """Return the key of a checkpoint, from the content of its files, in any folder, or from its commit."""
     item = Item(spec, None)
     (key,) = RunKeys(Plan(((item,),))).job_keys(Job((item,), None, 1))
     return sha256(key + canonical(step if commit is None else [step, commit])).digest()
@@ -134,7 +134,7 @@ def parse_expectations(texts: Sequence[str], specs: Sequence[StepSpec], flag: st
 
 
 STEP_COLUMNS = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
-"""The numbers of a step that are computed from its heads; the loss is stored."""
+"""The numbers of a step that are computed from its heads; the loss is stored separately."""
 
 
 def broken_expectations(
@@ -193,7 +193,7 @@ MAIN_STATISTICS = tuple(
         )
     )
 )
-"""Statistics of heads that step summaries and patterns need."""
+"""The head statistics that step summaries and patterns need."""
 
 
 @dataclass

@@ -46,8 +46,9 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     found = report(attn, "--budget", "0.6")["statistics"]
     assert found["full"] and found["at_budget"]["cache"] <= 0.6
     names = ", ".join(f"{row['layer']}:{row['head']}" for row in found["full"])
-    assert f"Kept whole: {names}" in attn(["cache", "--budget", "0.6"]).out
-    assert "kl 10.48, loss +10.48. Kept whole: none" in attn(["cache", "--budget", "0.05"]).out
+    lines = attn(["cache", "--budget", "0.6"]).out
+    assert f"Heads that keep all keys: {names}" in " ".join(lines.split())
+    assert "kl 10.48, loss +10.48. Heads that keep all keys: none" in attn(["cache", "--budget", "0.05"]).out
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
 
 
@@ -102,13 +103,13 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
     [
         (
             ["a"],
-            "--window: a limited head keeps 1 + 1 keys, but no judged token sees more than 1: use a",
+            "--window: a limited head keeps 1 + 1 keys, but no judged token sees more than 1 key: use a",
         ),
         (
             ["abcabc", "--sink", "3", "--window", "3"],
             "--window: a limited head keeps 3 + 3 keys, but no judged token sees",
         ),
-        (["--budget", "0.1,0.2"], "--budget: several shares need --policy: give one share"),
+        (["--budget", "0.1,0.2"], "--budget: several shares need --policy: use one share, or set --policy"),
         (
             ["--policy", "sinks", "--window", "3"],
             "--window: cannot be combined with --policy",
@@ -119,7 +120,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         ([TEXT, "--needle", "zzz"], "--needle: must occur verbatim in the text (got zzz)"),
         (["--budget", "1"], "--budget: must be a share of the cache below 1 (got 1)"),
         (["--budget", "0.05", "--window", "7"], "--budget: must be at least 0.16"),
-        (["ab", "--policy", "sinks"], "TEXT: too short for a prompt and judged tokens"),
+        (["ab", "--policy", "sinks"], "TEXT: is too short for a prompt and judged tokens"),
         (["--texts", "x.txt"], "--texts: "),
     ],
 )

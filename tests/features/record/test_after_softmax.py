@@ -227,7 +227,7 @@ def test_scores_that_meet_values_without_a_softmax_are_said(name: str) -> None:
     calls, listener, _ = heard_of(change)
     assert not calls
     (line,) = listener.notes()
-    assert f"multiplied with values after {function}, without a softmax" in line
+    assert f"multiplied by values after {function}, without a softmax" in line
 
 
 def test_a_softmax_over_queries_is_not_heard_and_said() -> None:

@@ -330,7 +330,7 @@ def test_heads_of_one_axis_are_as_many_as_asked_for() -> None:
     assert (known.attention.shape[:2], known.has_heads) == ((2, 3), True)
     _, calls, listener = heard(lambda: scaled_dot_product_attention(x, x, x), heads={"*": 4})
     assert not calls
-    assert "heads is 4" in listener.notes()[0]
+    assert "`heads` (4)" in listener.notes()[0]
 
 
 LEADS = {
@@ -376,7 +376,7 @@ def test_heads_that_no_axes_make_are_refused() -> None:
     x = torch.randn(2, 3, 5, 4, 8)
     _, calls, listener = heard(lambda: scaled_dot_product_attention(x, x, x), heads={"*": 6})
     assert not calls
-    assert "heads is 6, but texts and heads are 2 x 3 x 5 matrices" in listener.notes()[0]
+    assert "`heads` (6) does not match the axes of texts and heads (2 x 3 x 5)" in listener.notes()[0]
 
 
 @pytest.mark.parametrize("lead", ["texts x heads", "texts, heads", "texts, groups, heads"])
@@ -658,7 +658,7 @@ def test_rows_that_numbers_hide_are_said(is_fused: bool) -> None:
     assert "rows without keys" in line
     mask[:, 2] = -1e9  # padding
     (line,) = notes()
-    assert line.startswith("8 rows; 2 of padding left out")
+    assert line.startswith("8 rows; 2 padding rows left out")
     mask[2], mask[:, 2] = -torch.inf, 0
     assert not [line for line in notes() if "rows without keys" in line]
 

@@ -166,7 +166,7 @@ def drawn(seed: int) -> str:
     assert_is_mean(seen, alone, 2e-5)
     (module,) = seen.modules
     assert (module.num_rows, module.padding) == (there.numel(), int((~there).sum()))
-    said = f"{int(there.sum())} rows; {module.padding} of padding left out"
+    said = f"{int(there.sum())} rows; {module.padding} padding row"
     assert any(note.startswith(said) for note in seen.notes) == (module.padding > 0)
     return f"{form}, {number}, {side}, {rows}, causal {causal}"
 
@@ -532,7 +532,7 @@ def test_what_is_no_number_is_said_wherever_it_is() -> None:
     there = torch.ones(2, 5, dtype=torch.bool)
     there[1, :2] = False
     padding = recorded(lambda: layer(x, who_sees_whom(there, causal=True, rows="all")))
-    assert any("2 of padding left out, 2 of them NaN" in note for note in padding.notes)
+    assert any("2 padding rows left out, 2 of them NaN" in note for note in padding.notes)
     assert all(row.entropy is not None for row in padding.heads)
     hidden = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     hidden[..., 3, :] = False

@@ -179,7 +179,7 @@ for _ in range(7):
     [
         (
             "1",
-            "Heads before the first of 7 training steps; --calls last records later ones.",
+            "Heads before the first of 7 training steps; --calls last records later calls.",
             (0, 0, 7),
         ),
         pytest.param(
@@ -515,7 +515,7 @@ def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}print('result')", "-o", "run.json")
     assert (ended.returncode, ended.stdout) == (0, b"result\n")
     line = f"the recording failed: {sys.executable} has no jaxtyping, which attn needs there: "
-    assert ended.stderr.decode() == f"{line}install attncli beside torch\n"
+    assert ended.stderr.decode() == f"{line}install attncli in the same environment as torch\n"
 
 
 def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
@@ -721,7 +721,7 @@ seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its 
 def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
     padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
     said = padding.stderr.decode()
-    assert padding.returncode == 1 and "8 rows; 2 of padding left out, 2 of them NaN" in said
+    assert padding.returncode == 1 and "8 rows; 2 padding rows left out, 2 of them NaN" in said
     assert "expected numbers: got NaN in 2 rows of padding of Attention" in said
     hidden = f"{ROWS_OF_NAN}seen[:, :, 3] = False\nattention(x, seen)"
     for flags, line in (
@@ -823,11 +823,11 @@ def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> 
 
 
 REFUSED = [
-    (["--calls", "0"], "--calls: must be a number of calls, all or last (got 0)"),
-    (["--calls", "few"], "--calls: must be a number of calls, all or last (got few)"),
-    (["--heads", "8"], "--heads: must be a pattern and a number such as '*.attn=8' (got 8)"),
-    (["--heads", "a=x"], "--heads: must be a pattern and a number such as '*.attn=8' (got a=x)"),
-    (["--grid", "14"], "--grid: must be rows x columns such as 14x14 (got 14)"),
+    (["--calls", "0"], "--calls: must be a number of calls, all, or last (got 0)"),
+    (["--calls", "few"], "--calls: must be a number of calls, all, or last (got few)"),
+    (["--heads", "8"], "--heads: must be a pattern and a number, such as '*.attn=8' (got 8)"),
+    (["--heads", "a=x"], "--heads: must be a pattern and a number, such as '*.attn=8' (got a=x)"),
+    (["--grid", "14"], "--grid: must be rows x columns, such as 14x14 (got 14)"),
     (["--image", "cat.png"], "--image: needs --grid for the number of patches"),
     (
         ["-o", "run.db", "--show", "all"],
@@ -835,7 +835,7 @@ REFUSED = [
     ),
     (
         ["-o", "run.db", "--calls", "last"],
-        "--calls last: is only for reports: a store gets each call as it happens",
+        "--calls last: is only for reports: a store receives each call as it happens",
     ),
     (["-o", "none/run.db"], "-o none/run.db: no such directory: none"),
     (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),

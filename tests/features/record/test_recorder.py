@@ -265,7 +265,7 @@ def test_names_of_the_queries_leave_cross_attention_as_it_is(num_keys: int) -> N
     with attncli.record(tokens=[*"abcdabc"]) as named:
         module(query, context, context)
     assert [row.head for row in named.heads] == [0, 1, 2, 3]
-    assert named.notes == ["tokens: 7 names, but there was no self-attention."]
+    assert named.notes == ["tokens: has 7 names, but there was no self-attention."]
     assert named.heads.column("entropy").tolist() == plain.heads.column("entropy").tolist()
 
 

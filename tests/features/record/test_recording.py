@@ -62,9 +62,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_page_says_first_that_maps_are_of_one_text_of_several() -> None:
-    line = "Statistics are means over 4 texts; maps are of the first text."
+    line = "Statistics are means over 4 texts; maps show the first text."
     assert report_data(recorded(4))["finding"] == line
-    assert "Maps show the first of 4 texts." in recorded(4).notes
+    assert "The maps show the first of 4 texts." in recorded(4).notes
     assert report_data(recorded())["finding"] == ""
 
 
@@ -73,7 +73,7 @@ def test_its_maps_are_those_of_a_survey_of_heads() -> None:
     weights = report.tensors["weights"]
     assert weights.axes == ("layer", "head", "query", "key") and weights.values.shape == (4, 4, 11, 11)
     assert np.isnan(weights.values[2:]).all() and report.tokens == tuple(TOKENS)
-    assert any("Maps leave out decoder.layers.0.self_attn" in note for note in report.notes)
+    assert any("The maps leave out decoder.layers.0.self_attn" in note for note in report.notes)
     assert report.spec["maps"] == "self" and report.kind == "record"
 
 
@@ -101,7 +101,7 @@ def test_the_first_screen_says_which_module_each_layer_is(attn: Attn, folder: Pa
     assert lines[0] == ("record: 4 layers × 4 heads, cross 2 layers × 4 heads, 11 tokens, of train.py")
     assert any("0-1  encoder.layers.0-1.self_attn" in line and "11 × 11" in line for line in lines)
     assert any("0-1" in line and "multihead_attn" in line and "7 × 11" in line for line in lines)
-    assert any("12 more calls counted" in line for line in lines)
+    assert any("12 more calls were only counted" in line for line in lines)
     text = attn(["show", str(folder / "one.json"), "--show", "modules"]).out
     assert "encoder.layers.1.self_attn" in text and "scaled_dot_product_attention" in text
 

@@ -277,7 +277,7 @@ def test_json_that_nests_deeply_is_no_question(served: Running) -> None:
 
 
 def test_a_port_that_is_taken_is_one_line(served: Running) -> None:
-    with pytest.raises(UserError, match=f"--port: {served.port} is in use: give another, or leave it out"):
+    with pytest.raises(UserError, match=f"--port: {served.port} is in use: use another port"):
         server.bound_socket(served.port)
 
 

@@ -97,10 +97,10 @@ def test_the_link_opens_a_page_that_asks_and_ctrl_c_ends_it_while_the_model_comp
         assert code == 130 and seconds < 3  # a second, where no other test takes the cores
         told = it.stderr.read_text()
         assert f"  ssh -L {it.port}:127.0.0.1:{it.port} HOST" in told.splitlines()
-        assert f"With --port {it.port} " in told and "Traceback" not in told
+        assert f"With --port {it.port}, " in told and "Traceback" not in told
         first, second, *_ = told.splitlines()
         assert first == "reading tiny-induction, 469 kB: the link follows"
-        assert second.startswith("It opens tiny-induction, which ships with attn (use --model for another). ")
+        assert second == "The link opens tiny-induction, which ships with attn (use --model for another)."
         assert max(map(len, told.splitlines())) <= 80
         token = it.link.partition("token=")[2]
         assert len(token) > 40 and token not in told
@@ -146,7 +146,7 @@ def test_a_port_in_use_is_a_line_before_a_model_is_read(attn: Attn) -> None:
         other.listen()
         port = other.getsockname()[1]
         ended = attn(["serve", "--port", str(port)])
-    line = f"--port: {port} is in use: give another, or leave it out for a free one\n"
+    line = f"--port: {port} is in use: use another port, or omit --port to use a free one\n"
     assert ended == (2, "", line)
 
 

@@ -97,7 +97,7 @@ def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
     *_, report = served.ask("heads", "").lines()
     assert len(report["tokens"]) == 49  # [BOS] and 24 random tokens, twice
     for ask in ("next", "why", "ablate", "generate"):
-        assert served.ask(ask, "").lines() == [{"error": "text: type one first"}]
+        assert served.ask(ask, "").lines() == [{"error": "text: must not be empty: type a text first"}]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture:
     given = {"model": Given(str(folder), "--model", True)}
     served = ServedModel(given, attncli.open_model(folder))
     assert served.about()["remark"] and "next" not in served.asks and "why" not in served.asks
-    assert lines_of(served, "next") == [{"error": f"next: is not for {architecture}"}]
+    assert lines_of(served, "next") == [{"error": f"next: is not available for {architecture}"}]
     shutil.rmtree(folder)  # it is in memory
     report = lines_of(served, "heads")[-1]
     assert report["experiment"] == "heads" and report["settings"]["model"] == architecture

@@ -177,13 +177,13 @@ def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
         answered(page, "generate", 1)
         page.wait_for_function("() => document.getElementById('asked-state').textContent.includes('stopped')")
         said = page.locator("#asked-state").inner_text()
-        assert re.fullmatch(r"writing: stopped, [1-9] of 10 tokens are written", said)
+        assert re.fullmatch(r"generation stopped after [1-9] of 10 tokens", said)
         written = page.locator("#written-text").inner_text()
         page.click("#ask-ablate")
         page.click("#stop")
         answered(page, "ablate", 1)
         page.wait_for_function(
-            "() => document.getElementById('asked-state').textContent.includes('lost: stopped')"
+            "() => document.getElementById('asked-state').textContent.includes('ablation stopped')"
         )
         page.click("#written-take")
         answered(page, "heads", 2)
@@ -221,7 +221,7 @@ def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, ta
     page.click("#write-one")
     answered(page, "generate", 1)
     answered(page, "next", 2)
-    assert page.locator("#next-title").inner_text() == "Next token after what was written"
+    assert page.locator("#next-title").inner_text() == "Next token after the generated text"
     assert page.locator("#written").is_visible()
     # Another text in the box: what was answered is greyed until it is asked, and as it was if it comes back.
     page.fill("#asked-text", "ba ba")
@@ -344,7 +344,7 @@ def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None
         answered(page, "next", 1)
     page.wait_for_selector("#lost:not([hidden])")  # without a question
     line = page.locator("#lost").inner_text()
-    assert line.startswith("The server has ended, or cannot be reached: start attn serve again")
+    assert line.startswith("The server has stopped or cannot be reached. Start attn serve again")
     assert tokens_of(page) == f"<bos>{TEXT}"
     page.fill("#asked-text", "abc")
     page.keyboard.press("Enter")

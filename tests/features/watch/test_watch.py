@@ -174,11 +174,11 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 
 REFUSED = [
     (["watch", "{}/none-*"],
-     "{}/none-*: no checkpoints or store of this name: a checkpoint is a model's folder with its "
-     "step in the name, such as run/checkpoint-500"),
-    (["watch", "{}"], "{}: is not a checkpoint, but contains some: use attn watch '{}/*'"),
+     "{}/none-*: no checkpoints or store of this name: a checkpoint is a model folder with a "
+     "step number in its name, such as run/checkpoint-500"),
+    (["watch", "{}"], "{}: is not a checkpoint, but contains checkpoints: use attn watch '{}/*'"),
     (["watch", "{}/empty"],
-     "{}/empty: no checkpoints in it: a checkpoint is a model's folder with its step in the name, such as "
+     "{}/empty: no checkpoints in it: a checkpoint is a model folder with a step number in its name, such as "
      "{}/empty/checkpoint-500"),
     (["watch", "{}/checkpoint-2", "a.db"],
      "a.db: is a store, which must be the only argument: attn watch a.db"),
@@ -224,10 +224,10 @@ def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
     assert ended.err.startswith(f"{folder}/checkpoint-9: ")
     shutil.copytree(checkpoints / "checkpoint-2", folder / "best")
     ended = attn(["watch", f"{folder}/*"])
-    assert ended.err == f"{folder}/best: must contain the number of a step, such as checkpoint-500\n"
+    assert ended.err == f"{folder}/best: must contain a step number, such as checkpoint-500\n"
     (folder / "best").rename(folder / "step-10")
     ended = attn(["watch", f"{folder}/*"])
-    assert ended.err == (f"{folder}/checkpoint-10 and {folder}/step-10 have the same step, 10\n")
+    assert ended.err == (f"{folder}/checkpoint-10 and {folder}/step-10 have the same step number (10)\n")
 
 
 def test_follow_goes_on_with_checkpoints_as_they_are_written(
@@ -445,7 +445,7 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
     store = tmp_path / "batch.db"
     assert attn(["batch", str(tmp_path / "a.yaml"), "-o", str(store)]).code == 0
     ended = attn(["watch", str(store)])
-    expected = f"{store}: has no steps of a training run: use attn results {store}\n"
+    expected = f"{store}: has no training steps: use attn results {store}\n"
     assert (ended.code, ended.err) == (2, expected)
     waits = "--follow waits until a training run creates it"
     assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file: {waits}\n"
@@ -527,7 +527,7 @@ def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn:
     config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
     ended = attn(["watch", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
-    assert ended.code == 3 and "checkpoint-2: layers and heads differ" in ended.err
+    assert ended.code == 3 and "checkpoint-2: the layers and heads differ" in ended.err
     assert [row["step"] for row in rows(ended.out)] == ["1"]
 
 

@@ -152,7 +152,9 @@ def test_a_killed_run_leaves_a_store_that_opens_and_a_second_one_is_refused(
         process.join()
     steps = _steps_of(path)
     assert steps == list(range(1, len(steps) + 1))
-    with pytest.raises(UserError, match=rf"steps 1 to {len(steps)} of a run: use another name, or resume=T"):
+    with pytest.raises(
+        UserError, match=rf"steps 1 to {len(steps)} of a training run: use another name, or resume=T"
+    ):
         Watch(small_model(), tokenizer, store=path, **FEW)
     with pytest.raises(UserError, match="of another model, or on other texts"):
         Watch(small_model(), tokenizer, store=path, num_tokens=6, resume=True)
@@ -199,7 +201,7 @@ def test_what_was_not_stored_is_said_at_the_end(tokenizer: PreTrainedTokenizerBa
         watch.close()
     assert [str(one.message).split(": ")[-1] for one in told] == [
         "steps stay in memory",
-        f"{len(watch.unwritten)} runs are not stored; `unwritten` has them",
+        f"{len(watch.unwritten)} runs could not be stored; they are in `unwritten`",
     ]
 
 
@@ -642,7 +644,7 @@ def test_steps_that_begin_anew_are_told_and_the_first_ones_kept(
     with attncli.Watch(small_model(), tokenizer, every=2, store=store, **FEW) as watch:
         for step in (0, 2):
             watch.step(step, loss=step)
-        with pytest.warns(RuntimeWarning, match="step 0 after step 2 is not stored"):
+        with pytest.warns(RuntimeWarning, match="step 0 comes after step 2, so it is not stored"):
             assert watch.step(0, loss=9.0)
     assert steps_in(store).steps == [0, 2] and steps_in(store).losses() == [0.0, 2.0]
 
@@ -653,7 +655,7 @@ def test_heads_without_a_number_are_told(tokenizer: PreTrainedTokenizerBase) -> 
         watch.step(1)
         with torch.no_grad():
             model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
-        with pytest.warns(RuntimeWarning, match="step 2: 3 heads have NaN, first 1:0"):
+        with pytest.warns(RuntimeWarning, match="step 2: 3 heads have NaN .the first is 1:0"):
             watch.step(2)
 
 
@@ -737,7 +739,7 @@ def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) 
     assert rows.column("mean_entropy").tolist() == pytest.approx(entropies, abs=1e-6)
     assert np.isfinite(rows.column("loss")).all() and np.isfinite(rows.column("largest_induction")).all()
     with pytest.raises(
-        UserError, match="has steps 0 to 4 of a run of another model, or on other texts or inp"
+        UserError, match="has steps 0 to 4 of a training run of another model, or on other texts or inp"
     ):
         Watch(model, inputs=TWICE + 1, store=store, resume=True)
     with Watch(model, inputs=TWICE, every=2, store=store, resume=True) as again:
@@ -752,7 +754,10 @@ def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) 
 NO_INPUTS = "for another module, pass the inputs to call it with at each measured step: attncli.Watch"
 OF_OWN_MODELS = [
     ({}, NO_INPUTS),
-    ({"inputs": TWICE.float()}, "inputs: OwnModel cannot be called with them: RuntimeError: Expected tensor"),
+    (
+        {"inputs": TWICE.float()},
+        "inputs: OwnModel cannot be called with these inputs: RuntimeError: Expected tensor",
+    ),
     ({"inputs": TWICE, "text": "a"}, "inputs: cannot be combined with text"),
     (
         {"inputs": TWICE, "expect": "entrop < 3"},

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attncli.features.record.stored_runs import WrittenRun
 
 SECONDS_BETWEEN, SHARE = 5.0, 20
-"""Seconds between reports; writing them takes at most 1/SHARE of the time."""
+"""Seconds between reports, and the limit on the time spent writing them: 1/SHARE of the total."""
 SETTINGS = "settings.json"
 
 
@@ -66,7 +66,7 @@ class ListeningProcess(ABC):
         self._leave("state", "idle")
 
     def new_recorder(self, **options: Any) -> Recorder:
-        """Return a recorder with the token names and the grid from the settings."""
+        """Return a recorder with the token names and the grid that the settings contain."""
         grid = self.settings["grid"]
         names = self.settings["tokens"]
         return Recorder(tokens=names, grid=None if grid is None else (grid[0], grid[1]), **options)

@@ -103,7 +103,7 @@ def _changed(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
 
 
 def _is_one(factor: Tensor) -> bool:
-    """Return True if a factor is 1 up to rounding, as a sum of weights is."""
+    """Return True if a factor is 1 up to rounding, which is the sum of weights."""
     rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
     return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
 

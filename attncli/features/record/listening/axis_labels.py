@@ -16,7 +16,7 @@ LABELS: Iterator[int] = count()
 
 
 class AxisPart(NamedTuple):
-    """Part of an axis: `size` positions of the label, at intervals of `step`."""
+    """Part of an axis: `size` positions along the label, at intervals of `step`."""
 
     label: int
     step: int
@@ -202,7 +202,7 @@ def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
 def axis_parts(
     shape: Sequence[int], strides: Sequence[int], spans: Collection[tuple[int, int]]
 ) -> list[list[tuple[int, bool]]]:
-    """Return the sizes that make up each axis, outermost first, each paired with True if it is of features.
+    """Return the sizes that make up each axis, outermost first, each paired with True for features.
 
     `spans` are the stride ranges (start, end) of features.
     """

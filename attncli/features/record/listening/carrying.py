@@ -86,7 +86,7 @@ def change(follower: Follower, call: TorchCall) -> None:
 
 
 def normalise(follower: Follower, call: TorchCall) -> None:
-    """Follow a norm: its result is made from its argument, and a norm across heads mixes them."""
+    """Follow a norm: its result is made from its argument, and a norm across heads mixes the heads."""
     tensor = call.get(0, "input")
     if not isinstance(tensor, Tensor):
         return
@@ -127,7 +127,7 @@ def blank(follower: Follower, call: TorchCall) -> None:
 
 
 def pick(follower: Follower, call: TorchCall) -> None:
-    """Follow a selection from scores or weights, such as top-k, after which the keys are unknown."""
+    """Follow a selection from scores or weights, such as top-k; afterwards, the keys are unknown."""
     tensor = call.get(0, "input", "self")
     facts = follower.find(tensor)
     picked = call.result[0] if isinstance(call.result, tuple) else call.result

@@ -67,7 +67,7 @@ class HandmadeAttention:
 
 
 MemoryPlace = tuple[int, int]
-"""The number of a block of memory, and the offset of a tensor in it."""
+"""The number of a memory block, and the offset of a tensor in the block."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Outer(Projected):
 
 
 class ShiftedScores(NamedTuple):
-    """Scores before a tensor was subtracted from them, and the axes of the subtracted tensor."""
+    """The scores before a tensor was subtracted from them, and the axes of the subtracted tensor."""
 
     before: Tensor
     axes: TensorAxes
@@ -135,7 +135,7 @@ class Scores:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
-        """Return the scores after mixing, when they are no longer a product."""
+        """Return the scores after mixing, which makes them no longer a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
 
@@ -151,7 +151,7 @@ class Scores:
 
     @property
     def tokens(self) -> set[int]:
-        """The token labels, as far as they are known before the softmax."""
+        """The token labels that are known before the softmax."""
         first = {*self.left_tokens[:1], *self.right_tokens[:1]}
         # Features with tokens are the heads of one token; features alone are channels used as tokens.
         return first - self.features or first
@@ -162,7 +162,7 @@ class Scores:
         return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
 
     def with_keys_on(self, axis: int) -> "Scores | None":
-        """Return the scores with the tensor that has tokens on `axis` as the right one, or None."""
+        """Return the scores with the tensor that has tokens on `axis` as the right operand, or None."""
         parts = self.axes[axis]
         label = parts[0].label if parts else None
         is_joined = label is not None and label not in self.labels and label not in self.features
@@ -218,7 +218,7 @@ class HeardSoftmax:
         return write_count(self.scores.tensor) == self.scores_version
 
     def is_overwritten(self) -> bool:
-        """Return True if the result was overwritten without being noticed, or together with its scores."""
+        """Return True if the result was overwritten unnoticed, or together with its scores."""
         is_written = write_count(self.result.tensor) != self.version
         return is_written or (self.is_changed and not self.has_scores())
 
@@ -260,7 +260,7 @@ class Weights:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
-        """Return the weights after mixing, when they are no longer the result of a softmax."""
+        """Return the weights after mixing, which makes them no longer the result of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
@@ -272,7 +272,7 @@ class Weights:
 
     @property
     def is_value(self) -> bool:
-        """True if it is a value times the weight of one key, and so no longer weights."""
+        """True if the tensor is a value times the weight of one key, and therefore no longer weights."""
         return self.times is not None and self.key not in labels_in(self.axes)
 
     @property
@@ -289,31 +289,31 @@ class Blank:
 
 
 Followed = Projected | Scores | Weights | Blank
-NO_QUERIES = "the axis of queries of its weights is unknown"
-NO_SOFTMAX = "scores are multiplied with values after {}, without a softmax: not recorded"
+NO_QUERIES = "the query axis of its weights is unknown"
+NO_SOFTMAX = "scores are multiplied by values after {}, without a softmax: not recorded"
 UNFOLLOWED = (
     "scores come from code that is not followed (scripted code, an autograd function, an extension, "
-    "torch.inner): the weights of their softmax are shown"
+    "torch.inner): the softmax weights are shown"
 )
-WRONG_AXIS = "a product uses a softmax over axis {} of {}, which is not the axis of keys: not recorded"
+WRONG_AXIS = "a product uses a softmax over axis {} of {}, which is not the key axis: not recorded"
 PER_FEATURE = (
     "a product uses a softmax over axis {} of {} with separate weights per feature (pooling heads or linear "
     "attention): not recorded"
 )
-PICKED = (
-    "scores or weights selected by {} are multiplied with selected values, so keys are lost: not recorded"
-)
+PICKED = "scores or weights selected by {} are multiplied by selected values, so keys are lost: not recorded"
 ROUNDING = 1e-2
 """Largest excess of a row sum of weights over 1, in half precision."""
-BY_ROWS = "weights are multiplied by a factor per row or head after the softmax; they are shown without it"
-NO_SHARES = (
-    "weights are changed after the softmax into rows that are not shares (negative, or with a sum above 1); "
-    "the weights of the softmax are shown"
+BY_ROWS = (
+    "weights are multiplied by a factor per row or head after the softmax; they are shown without the factor"
 )
-JOINED = "several softmaxes are subtracted, or joined into rows with a sum above 1: not recorded"
+NO_SHARES = (
+    "weights are changed after the softmax into rows that are not shares (negative, or summing to more than "
+    "1); the softmax weights are shown"
+)
+JOINED = "several softmaxes are subtracted, or joined into rows that sum to more than 1: not recorded"
 CONTRACTED = "weights are multiplied by {}, which is not followed: not recorded"
-IN_PLACE = "weights are changed after the softmax and dropped out in place; those of the softmax are shown"
-AFTER_DROPOUT = "weights are changed after dropout; the weights before it are shown"
+IN_PLACE = "weights are changed after the softmax, and dropout is in place; the softmax weights are shown"
+AFTER_DROPOUT = "weights are changed after dropout; the weights before dropout are shown"
 
 
 def over_axis(line: str, scores: Tensor, axis: int) -> str:
@@ -329,7 +329,7 @@ def write_count(tensor: Tensor) -> int | None:
 def _features_after(
     features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
 ) -> frozenset[int]:
-    """Return the features after a sum over axes; a new axis in their place, such as heads, also counts."""
+    """Return the feature axes after a sum over axes; a new axis in their place, such as heads, counts."""
     present = labels_in(axes)
     added = [label for label in present if label not in labels and label not in features]
     gone = [label for label in labels_in(before) if label not in present]

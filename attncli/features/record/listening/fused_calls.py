@@ -53,7 +53,7 @@ def flex_call(
     num_texts, num_heads, num_queries = query.shape[:3]
     shape = (num_texts, num_heads, num_queries, key.shape[2])
     if prod(shape) > MOST_SPLIT:
-        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to compute its mask")
+        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large for its mask to be computed")
     mask = flex_attention.create_mask(block_mask[-1], *shape, device=str(query.device))
     if score_mod is not flex_attention._identity:
         repeated = key.repeat_interleave(shape[1] // key.shape[1], dim=1)
@@ -166,7 +166,7 @@ def _padded(nested: Tensor, num_tokens: int | None) -> tuple[Tensor, Tensor]:
     lengths = nested._nested_tensor_size()[:, 0]
     longest = max(num_tokens or 0, int(lengths.max())) if len(lengths) else 0
     if not longest:
-        raise NotHeard("an attention without texts, queries or keys")
+        raise NotHeard("the attention has no texts, queries or keys")
     x = nested.to_padded_tensor(0.0)
     x = functional.pad(x, (0, 0, 0, longest - x.shape[1]))
     there = torch.arange(longest) < lengths[:, None]

@@ -26,7 +26,7 @@ from attncli.features.record.listening.origins import Origins
 
 ONE_AXIS = (
     "texts and heads share one axis and the number of heads is unknown, so matrices are numbered 0, 1, ... "
-    "(set it with --heads PATH=8, in Python heads={'PATH': 8})"
+    "(set the number with --heads PATH=8, or in Python with heads={'PATH': 8})"
 )
 
 
@@ -92,7 +92,7 @@ class CallHint(NamedTuple):
 
 @dataclass(frozen=True)
 class CallReader:
-    """Makes layers from the attention read from a program whose modules are in `running`.
+    """Builds layers from the attention of a program whose modules are in `running`.
 
     `heads` are the numbers of heads that the user set, by path pattern.
     """
@@ -114,7 +114,7 @@ class CallReader:
         by_hand = read if isinstance(read, HandmadeAttention) else None
         tokens = read.weights if isinstance(read, HandmadeAttention) else read.query
         if not tokens.numel():
-            raise NotHeard("an attention without texts, queries or keys")
+            raise NotHeard("the attention has no texts, queries or keys")
         lead = tokens.shape[:-2]
         hint = hint if by_hand is None else hint.completed_by_hand(by_hand)
         num_heads = self._num_heads(path, lead, hint)
@@ -132,7 +132,7 @@ class CallReader:
             attention = fused_layer(read, num_heads)
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
-            raise NotHeard("an attention without keys")
+            raise NotHeard("the attention has no keys")
         if by_hand is not None and by_hand.remark is not None:
             self.notes.remark(path, by_hand.remark)
         is_self = hint.is_self
@@ -153,12 +153,12 @@ class CallReader:
         )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
-        """Return the number of heads: set by the user, or else from the torch call, or else from a module."""
+        """Return the number of heads: as set by the user, else from the torch call, else from a module."""
         for pattern, number in self.heads.items():
             if fnmatchcase(path, pattern):
                 if not make_heads(lead, number):
                     axes = " x ".join(map(str, lead)) or 1
-                    raise NotHeard(f"heads is {number}, but texts and heads are {axes} matrices")
+                    raise NotHeard(f"`heads` ({number}) does not match the axes of texts and heads ({axes})")
                 return number
         if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads

@@ -17,9 +17,9 @@ from attncli.features.record.listening.kernels import FusedCall, NotHeard, reada
 MOST_RECOGNISED = 2**22
 """Maximum number of entries of a mask that is compared with causal masks and windows."""
 MOST_SPLIT = 2**24
-"""Maximum number of entries of a mask that is split at once; larger masks are split in parts, on demand."""
+"""Maximum number of entries of a mask that is split at once; larger masks are split on demand, in parts."""
 HIDES_AS_SCORE = -9e3
-"""Scores up to this number are hidden, if a mask such as -10,000 was added to an unknown score."""
+"""Scores up to this number count as hidden: a mask such as -10,000 was added to an unknown score."""
 CLOSE = 1e-5
 """Largest difference between recomputed weights and a program's weights in float32."""
 
@@ -116,9 +116,7 @@ def _split_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibili
 def _split_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
     is_bool = mask.dtype == torch.bool
     if is_bool and mask.shape[1] > 1:
-        raise NotHeard(
-            f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
-        )
+        raise NotHeard(f"a mask of {mask.numel():,} entries that differs between heads is too large to read")
 
     rule = MaskRule(mask, None if is_bool else hiding_numbers(mask))
     return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
@@ -126,7 +124,7 @@ def _split_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Vi
 
 @dataclass(frozen=True)
 class MaskRule:
-    """The visibility in a program's mask (text, head, query, key), which is not copied.
+    """The visibility that a program's mask (text, head, query, key) describes; the mask is not copied.
 
     `hiding` has the largest numbers that hide a key, or None for a Boolean mask.
     """

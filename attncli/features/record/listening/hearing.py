@@ -33,9 +33,9 @@ from attncli.features.record.listening.torch_paths import is_compiled, not_read
 from attncli.models.torch_functions import SOFTMAXES
 
 UNCOMPILED = "Compiled code ran uncompiled while it was recorded."
-UNDETECTED = "no attention was detected in {}, which may compute it in an unsupported way"
+UNDETECTED = "no attention was detected in {}, which may compute attention in an unsupported way"
 ATTENTION_CLASS = re.compile(r"attention|attn(?!Adapter)", re.IGNORECASE)
-"""Names of classes of modules that compute attention; adapters of attention do not."""
+"""Matches the class names of modules that compute attention; adapters of attention do not compute it."""
 LAYER_ATTENTION = "self_attn"
 """The name of the attention in torch's layers."""
 BACKWARD = {Tensor.backward, torch.autograd.backward}
@@ -163,7 +163,7 @@ class Hearing:
         self.hear("by hand", read)
 
     def note_error(self, error: Exception, place: str | None = None) -> None:
-        """Note an error in attn; without a place, note it at the running module."""
+        """Note an error in attn, at the running module unless a place is passed."""
         if place is None:
             try:
                 place = self._path()
@@ -202,7 +202,7 @@ class Hearing:
         read: "Callable[[], HandmadeAttention | FusedCall]",
         hint: CallHint | None = None,
     ) -> None:
-        """Count a call, and read it if it is selected."""
+        """Count a call, and read the call if it is selected."""
         if UNCOMPILED not in self.notes.whole_lines and is_compiled():
             self.notes.say(UNCOMPILED)
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncli.core.layer import PLAIN, ScoreRules, Visibility
 
 MOST_BIAS = 2**24
-"""Maximum number of entries of a bias by position that is computed."""
+"""Maximum number of entries of a computed position bias."""
 
 
 class FusedCall(NamedTuple):
@@ -70,7 +70,7 @@ def readable_mask(mask: Tensor, device: torch.device) -> Tensor:
 
 
 TORCH_OVERRIDES = [Tensor.__torch_function__.__func__, Tensor.__torch_dispatch__]  # type: ignore[attr-defined]
-"""The methods of a tensor class that overrides nothing."""
+"""The methods of a tensor class that overrides no torch functions."""
 
 
 KernelReader = Callable[..., FusedCall]
@@ -100,7 +100,7 @@ def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *,
 def _bias_by_distance(slopes: Tensor, num_queries: int, num_keys: int) -> Tensor:
     """Return -slope |i + num_keys - num_queries - j|, Press et al. 2021 (2108.12409)."""
     if slopes.numel() * num_queries * num_keys > MOST_BIAS:
-        raise ValueError("texts are too long to compute their bias by distance")
+        raise ValueError("the texts are too long for their distance bias to be computed")
     places = torch.arange(num_queries, device=slopes.device).unsqueeze(-1) + num_keys - num_queries
     behind = (places - torch.arange(num_keys, device=slopes.device)).abs()
     return -slopes.reshape(-1, slopes.shape[-1], 1, 1) * behind
@@ -177,7 +177,7 @@ def _flash_lengths(
         return seen & (-behind <= right) if right >= 0 else seen
 
     if whole.rules.bias is not None and len({*(key_counts - query_counts).flatten().tolist()}) > 1:
-        raise ValueError("a bias by distance cannot be read for texts of different lengths")
+        raise ValueError("a distance bias cannot be read for texts of different lengths")
     return whole._replace(visibility=Visibility(num_queries, num_keys, rule=rule))
 
 
@@ -210,7 +210,7 @@ def _xformers(
     scale: float | None = None,
     **named: object,
 ) -> FusedCall:
-    """Read memory_efficient_attention: (text, head, token, dim) or no heads; a bias may be an object."""
+    """Read memory_efficient_attention: (text, head, token, dim) or without heads; a bias may be an object."""
     if query.ndim not in (3, 4):
         raise ValueError(f"xformers cannot be read with tensors of {query.ndim} axes")
     query, key, value = (
@@ -264,7 +264,7 @@ KERNELS: dict[str, dict[str, KernelReader]] = {
 """The functions of each package, with the readers of their arguments."""
 
 Hear = Callable[[str, Callable[[], FusedCall], Callable[[], Any]], Any]
-"""Called with the name of a function, a reader of its arguments, and the call; returns the call's result."""
+"""Receives a function's name, a reader of its arguments, and the call; returns the call's result."""
 
 
 class Kernels:

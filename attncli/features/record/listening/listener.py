@@ -37,7 +37,9 @@ from attncli.features.record.listening.torch_paths import (
 
 _opened: Counter[Thread] = Counter()
 """The number of open listeners of each thread."""
-UNRECORDED_THREADS = "Modules that were called in other threads are not recorded: record in each thread."
+UNRECORDED_THREADS = (
+    "Modules that were called in other threads are not recorded: use `record` in each thread."
+)
 SCRIPTED = "Scripted code was called, whose attention is not recorded."
 
 
@@ -134,7 +136,7 @@ class Listener(TorchFunctionMode):
             yield
 
     def _is_compiling(self, by_program: bool) -> None:
-        """Note that code is compiled, and run it uncompiled."""
+        """Note that the program compiles code, and run the code uncompiled."""
         if by_program:
             self._hearing.notes.say(UNCOMPILED)
         self._run_uncompiled()
@@ -205,14 +207,14 @@ class Listener(TorchFunctionMode):
         return is_pushed_by_opener or getattr(self._threads, "pushed_at", None) is not None
 
     def _may_hear(self, module: nn.Module, path: str) -> bool:
-        """Return True if a pattern matches a module, or its attention, which a fast path does not call."""
+        """Return True if a pattern matches a module or its attention module, which a fast path bypasses."""
         is_layer = isinstance(module, nn.TransformerEncoderLayer)
         return self._hearing.matches(path) or (
             is_layer and self._hearing.matches(f"{path}.{LAYER_ATTENTION}")
         )
 
     def _hear_kernel(self, name: str, read: Callable[[], FusedCall], call: Callable[[], Any]) -> Any:
-        """Call another package's function and read its attention, but not that of functions it calls."""
+        """Call another package's function and read its attention; functions that it calls are not read."""
         if not self._is_pushed():
             return call()
         self._threads.is_inside = True

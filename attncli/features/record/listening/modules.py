@@ -20,7 +20,7 @@ HEAD_NUMBER_ATTRIBUTES = (
     *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
     *("num_attn_heads", "nheads", "h"),
 )
-"""Names of attributes of modules with the number of heads."""
+"""Names of module attributes that hold the number of heads."""
 COMPILED = "_orig_mod"
 """torch.compile's name for the module that it wraps."""
 
@@ -128,7 +128,7 @@ class RunningModules:
         stack.append(called)
 
     def outermost(self) -> int:
-        """Return the number of the outermost module's running call, or a new number if none is running."""
+        """Return the number of the outermost module's running call, or a new number if no module runs."""
         if not self.stack:
             self.num_outermost += 1
             return self.num_outermost
@@ -162,7 +162,7 @@ class RunningModules:
 
     @contextmanager
     def within(self, module: nn.Module) -> Iterator[None]:
-        """Treat a module as running within this context, although it is not called."""
+        """Treat a module as running within this context, although it was not called."""
         stack = self.stack
         stack.append(CalledModule(module))
         yield

@@ -9,7 +9,7 @@ MOST_LISTED = 3
 
 
 def listed(paths: Iterable[str]) -> str:
-    """List the first few paths, and the number of further ones."""
+    """Return the first few paths as a list in words, with the number of further paths."""
     names = [*paths]
     more = len(names) - MOST_LISTED
     return ", ".join(names[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Facts about a running program's tensors, and the origins of these tensors."""
+"""Facts about the tensors of a running program, and the origins of these tensors."""
 
 from collections.abc import Sequence
 from math import prod
@@ -54,7 +54,7 @@ class Origins:
         followed[number] = ref(tensor, forget), facts
 
     def source(self, tensor: Tensor) -> frozenset[MemoryPlace]:
-        """Return a tensor's memory, which equal views of it share; empty for a tensor without memory."""
+        """Return a key of a tensor's memory, equal for equal views; empty for a tensor without memory."""
         if not torch._C._has_storage(tensor):
             return frozenset()
         storage = tensor.untyped_storage()
@@ -119,7 +119,7 @@ class Origins:
         return query.ndim == 3 and len(parts) == 2 and parts[0][1] and not parts[1][1]
 
     def axis_sizes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
-        """Return the sizes that make up each axis, outermost first, each with True for features."""
+        """Return the sizes that make up each axis, outermost first, each paired with True for features."""
         facts = self.find(tensor)
         spans = facts.features if isinstance(facts, Projected) else None
         if spans is None or not torch._C._has_storage(tensor):
@@ -134,7 +134,7 @@ class Origins:
         return isinstance(facts, Projected) and facts is PARAMETER_VIEW
 
     def project(self, tensor: Tensor, result: object, axes: Sequence[int]) -> None:
-        """Note that a tensor is a product of another tensor with parameters, with feature axes `axes`."""
+        """Note that a tensor is a product of another tensor and parameters, with the feature axes `axes`."""
         if not isinstance(result, Tensor) or not torch._C._has_storage(result):
             return
         facts = self.find(tensor)
@@ -157,7 +157,7 @@ class Origins:
                 self.project(tensor, state, (-1,))
 
     def begin(self, inputs: object) -> None:
-        """Note the inputs of an outermost module as rows of features, without a head axis."""
+        """Note that the inputs of an outermost module are rows of features, without a head axis."""
         for tensor in inputs if isinstance(inputs, tuple) else ():
             if not isinstance(tensor, Tensor) or tensor.is_nested or not torch._C._has_storage(tensor):
                 continue

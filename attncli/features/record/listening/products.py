@@ -144,7 +144,7 @@ def say_unfollowed(follower: Follower, call: TorchCall) -> None:
 
 
 def measure(follower: Follower, call: TorchCall) -> None:
-    """Follow distances, which are scores although they are not products."""
+    """Follow distances between tensors, which are scores although they are not products."""
     left, right = call.get(0, "x1"), call.get(1, "x2")
     if isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(call.result, Tensor):
         product = matrix_product(left, right, call.result)
@@ -314,7 +314,7 @@ def _operand_tokens(
     out: str,
     labels: Mapping[str, Sequence[tuple[int, int, bool]]],
 ) -> tuple[int, ...]:
-    """Return the labels that may be an operand's tokens, the likeliest first.
+    """Return the labels that may be an operand's tokens, starting with the likeliest.
 
     The second operand does not have the token axis; it may also lack the head axis, whose labels are
     features.
@@ -335,7 +335,7 @@ def _operand_tokens(
 
 
 def reach_by_letters(follower: Follower, facts: Weights, place: int, product: Product) -> None:
-    """Report weights that are multiplied by their values, in a product that sums over their keys."""
+    """Report weights that are multiplied by values in a product that sums over the keys."""
     if facts.softmax.is_heard:
         return
     if facts.softmax.is_unfollowed and any(map(follower.is_parameter, product.operands)):

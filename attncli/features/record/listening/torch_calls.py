@@ -57,7 +57,7 @@ PARTS = functions_named(
     "unsafe_split",
 )
 VIEWS = MOVES | SHAPES | PARTS
-"""Functions that return the same numbers in another order, or some of them."""
+"""Functions that return the same numbers in another order, or a selection of the numbers."""
 CATS = functions_named("cat", "concat", "concatenate")
 JOINS = CATS | functions_named("pad")
 SUMS = {
@@ -142,7 +142,7 @@ def reading() -> Iterator[None]:
 
 
 FeatureSpans = tuple[tuple[int, int], ...]
-"""Ranges of strides (start, end) in which an axis is of features."""
+"""Ranges of strides (start, end) in which an axis holds features."""
 
 
 def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
@@ -238,7 +238,7 @@ def carried_features(
 
 
 def _cat_spans(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureSpans | None:
-    """Return the feature spans after parts of them, such as heads, were joined along another axis."""
+    """Return the feature spans after parts of the features, such as heads, were joined along another axis."""
     parts, dim = [*call.tensors()], call.get(1, "dim", "axis")
     axis = dim if type(dim) is int else 0
     axis = axis if axis < 0 else axis - result.ndim

@@ -1,4 +1,4 @@
-"""Keeps the fast paths of torch's attention modules, and runs torch's functions with a mode inside.
+"""Preserves the fast paths of torch's attention modules, and keeps a mode active inside torch's functions.
 
 In evaluation, without gradients, torch computes a whole layer in one function, with nested tensors for padded
 texts. An active function mode normally prevents this; the mode of a listener does not.
@@ -108,7 +108,7 @@ TRANSFORMED = "Code inside torch.func's transforms (vmap, grad, jvp) is not reco
 
 
 def not_read() -> str | None:
-    """Return why nothing can be read now (because it would be traced or transformed, too), or None."""
+    """Return the reason why nothing can be read now, or None (reads would be traced or transformed, too)."""
     if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
         return TRACED
     return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
@@ -225,7 +225,7 @@ class UnseenModes:
                 torch.overrides.has_torch_function = self._before
 
     def _has_torch_function(self, args: Iterable[Any]) -> bool:
-        """Return what torch's `has_torch_function` would without the hidden modes."""
+        """Return the result that torch's `has_torch_function` would have without the hidden modes."""
         modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if not modes or not all(getattr(mode, "is_unseen", False) for mode in modes):
             return bool(self._before(args))

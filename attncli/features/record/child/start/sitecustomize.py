@@ -77,7 +77,10 @@ def import_and_listen(folder: str) -> None:
         listen(folder)
     except Exception as error:  # the program must continue
         if isinstance(error, ModuleNotFoundError):
-            line = f"{sys.executable} has no {error.name}, which attn needs: install attncli beside torch"
+            line = (
+                f"{sys.executable} has no {error.name}, which attn needs: install attncli in the same "
+                "environment as torch"
+            )
         else:
             line = f"{type(error).__name__}: {error}"
         leave(folder, f"{os.getpid()}.error", line)
@@ -93,7 +96,7 @@ def leave(folder: str, name: str, text: str) -> None:
 
 
 def run_next(here: str) -> None:
-    """Run the program's own sitecustomize, if there is one further along the path."""
+    """Run the program's own sitecustomize, if there is another sitecustomize further along the path."""
     folders = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", folders)
     sys.path[:] = folders
