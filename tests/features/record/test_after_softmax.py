@@ -15,7 +15,7 @@ from attncli.core.layer import AttentionLayer
 from attncli.features.record.listening.followed import AFTER_DROPOUT, BY_ROWS, IN_PLACE, JOINED, NO_SHARES
 from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.listening.listener import Listener
-from tests.features.record.test_programs_left_alone import heard, weights_of
+from tests.features.record.heard import heard, weights_of
 
 TEXTS, HEADS, TOKENS, DIM = 2, 3, 7, 5
 SEEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, Wanted
 from attncli.features.record.listening.heard_calls import HeardCall
-from attncli.features.record.listening.listener import Listener
+from tests.features.record.heard import heard, output_of
 
 CLOSE = 1e-5
 
@@ -114,21 +112,15 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield module
 
 
-def heard(run: Any) -> tuple[Tensor, HeardCall]:
-    calls: list[HeardCall] = []
-    listener = Listener(calls.append)
-    with listener.listening():
-        result = run()
+def the_call(run: Any) -> tuple[Tensor, HeardCall]:
+    """Return the result and the only call, which leaves no note."""
+    result, (call,), listener = heard(run)
     assert listener.notes() == []
-    (call,) = calls
     return result, call
 
 
-def output_of(call: HeardCall) -> Tensor:
-    assert isinstance(call.attention, AttentionLayer)
-    output = attend(call.attention, Wanted(output=True)).output
-    assert output is not None
-    return output.transpose(1, 2)
+def output_by_token(call: HeardCall) -> Tensor:
+    return output_of(call).transpose(1, 2)
 
 
 ALIBI = torch.tensor([0.5, 0.25, 0.1, 0.05])
@@ -154,15 +146,15 @@ def test_flash_attention_is_heard(
 ) -> None:
     query = torch.randn(2, lengths[0], 4, 6)
     key, value = torch.randn(2, lengths[1], 2, 6), torch.randn(2, lengths[1], 2, 6)
-    result, call = heard(lambda: program.flash_attn_func(query, key, value, **more))
+    result, call = the_call(lambda: program.flash_attn_func(query, key, value, **more))
     assert call.function == "flash_attn_func"
-    assert (output_of(call) - result).abs().max() < CLOSE
+    assert (output_by_token(call) - result).abs().max() < CLOSE
 
 
 def test_packed_tensors_are_heard(program: ModuleType) -> None:
     qkv = torch.randn(2, 5, 3, 4, 6)
-    result, call = heard(lambda: program.flash_attn_qkvpacked_func(qkv, causal=True))
-    assert (output_of(call) - result).abs().max() < CLOSE
+    result, call = the_call(lambda: program.flash_attn_qkvpacked_func(qkv, causal=True))
+    assert (output_by_token(call) - result).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"causal": True, "window_size": (1, 0)}])
@@ -171,11 +163,11 @@ def test_texts_of_several_lengths_are_heard_each_for_itself(
 ) -> None:
     ends_q, ends_k = torch.tensor([0, 3, 4, 9]), torch.tensor([0, 5, 6, 11])
     query, key, value = torch.randn(9, 4, 6), torch.randn(11, 4, 6), torch.randn(11, 4, 6)
-    result, call = heard(
+    result, call = the_call(
         lambda: program.flash_attn_varlen_func(query, key, value, ends_q, ends_k, 5, 5, **more)
     )
     assert call.attention.shape == (3, 4, 5, 5)
-    ours = output_of(call)
+    ours = output_by_token(call)
     texts = zip(ours, result.tensor_split(ends_q[1:-1]), strict=True)
     assert all((text[: len(truth)] - truth).abs().max() < CLOSE for text, truth in texts)
 
@@ -190,21 +182,23 @@ class LowerTriangle:
 @pytest.mark.parametrize("bias", [None, LowerTriangle(), torch.randn(2, 4, 5, 5)])
 def test_xformers_is_heard(program: ModuleType, bias: Any) -> None:
     query = torch.randn(2, 5, 4, 6)
-    result, call = heard(lambda: program.memory_efficient_attention(query, query, query, attn_bias=bias))
+    result, call = the_call(lambda: program.memory_efficient_attention(query, query, query, attn_bias=bias))
     assert call.function == "memory_efficient_attention"
-    assert (output_of(call) - result).abs().max() < CLOSE
+    assert (output_by_token(call) - result).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
 def test_sageattention_is_heard(program: ModuleType, layout: str) -> None:
     shape = (2, 4, 5, 6) if layout == "HND" else (2, 5, 4, 6)
     query = torch.randn(shape)
-    result, call = heard(lambda: program.sageattn(query, query, query, tensor_layout=layout, is_causal=True))
-    ours = output_of(call)
+    result, call = the_call(
+        lambda: program.sageattn(query, query, query, tensor_layout=layout, is_causal=True)
+    )
+    ours = output_by_token(call)
     assert ((ours.transpose(1, 2) if layout == "HND" else ours) - result).abs().max() < CLOSE
 
 
 def test_the_functions_are_the_program_s_own_afterwards(program: ModuleType) -> None:
     before = program.flash_attn_func, sys.modules["flash_attn"].flash_attn_func
-    heard(lambda: program.sageattn(*[torch.randn(1, 2, 3, 4)] * 3))
+    the_call(lambda: program.sageattn(*[torch.randn(1, 2, 3, 4)] * 3))
     assert (program.flash_attn_func, sys.modules["flash_attn"].flash_attn_func) == before

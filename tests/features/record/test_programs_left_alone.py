@@ -12,29 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
-from torch.overrides import _get_current_function_mode_stack
 
-from attncli.core.engines import attend
-from attncli.core.layer import Wanted
-from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.listening.listener import Listener
 from attncli.features.record.listening.torch_paths import TRACED, TRANSFORMED
-
-
-def heard(program: Callable[[], Any], **settings: Any) -> tuple[Any, list[HeardCall], Listener]:
-    """What a program gives, what is heard of it, and the listener."""
-    calls: list[HeardCall] = []
-    listener = Listener(calls.append, **{"calls": "all", **settings})
-    with listener.listening():
-        result = program()
-    assert not _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return result, calls, listener
-
-
-def weights_of(call: HeardCall) -> Tensor:
-    weights = attend(call.attention, Wanted(weights=True)).weights
-    assert weights is not None
-    return weights
+from tests.conftest import in_turn
+from tests.features.record.heard import heard, weights_of
 
 
 class Attention(nn.Module):
@@ -168,9 +150,8 @@ ENCODED: dict[str, dict[str, Tensor]] = {
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("modules", [None, "layers.*.self_attn", "layers.*"])
-@pytest.mark.parametrize("name", ENCODED)
-def test_torchs_encoder_runs_as_it_does_and_is_heard(name: str, modules: str | None) -> None:
+@pytest.mark.parametrize(("name", "modules"), in_turn(ENCODED, [None, "layers.*.self_attn", "layers.*"]))
+def test_torchs_encoder_keeps_its_output_and_is_recorded(name: str, modules: str | None) -> None:
     masks, x = ENCODED[name], torch.randn(2, 7, 12)
     for norm_first in (False, True):
         model = encoder(norm_first=norm_first)

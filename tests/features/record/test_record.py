@@ -147,13 +147,13 @@ def without_modules(output: bytes) -> list[bytes]:
     return [line for line in output.splitlines() if not line.startswith(b"modules")]
 
 
-def test_the_program_keeps_its_words_its_output_and_its_exit_code(
+def test_the_program_keeps_its_input_output_errors_and_exit_code(
     alone_and_recorded: tuple[Ended, Ended],
 ) -> None:
     alone, ended = alone_and_recorded
     assert (ended.returncode, alone.returncode) == (7, 7)
     assert without_modules(ended.stdout) == without_modules(alone.stdout)
-    assert alone.stdout.startswith(b"cba\x00\xff\n")
+    assert alone.stdout.startswith(b"cba\x00\xff\n") and b"\nerror " in alone.stdout
     assert ended.stderr == alone.stderr + f"run.json: {HEARD}\n".encode()
 
 
@@ -231,12 +231,6 @@ def test_without_a_file_the_first_screen_stands_on_standard_error(tmp_path: Path
     assert data.stderr == b"" and json.loads(data.stdout)["experiment"] == "record"
 
 
-@pytest.mark.parametrize("suffix", ["csv", "npz", "md", "png"])
-def test_the_suffix_names_the_form(tmp_path: Path, recorded: Path, suffix: str) -> None:
-    ended = record(tmp_path, again(recorded), "-o", f"run.{suffix}")
-    assert ended.stderr.decode() == f"run.{suffix}: {HEARD}\n" and (tmp_path / f"run.{suffix}").stat().st_size
-
-
 def test_a_page_names_the_command_whole(tmp_path: Path, recorded: Path) -> None:
     ended = record(tmp_path, again(recorded), "-o", "run.html")
     assert ended.stderr.decode() == f"run.html: {HEARD}\n"
@@ -263,29 +257,19 @@ Heads()(torch.randn(6, 5, 4))
     assert (by_hand["function"], by_hand["texts"], by_hand["heads"]) == ("by hand", 2, 3)
 
 
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """A program that ends with an exception, beside files that are called as Python's own."""
-    folder = tmp_path_factory.mktemp("failed")
-    (folder / "statistics.py").write_text("mean = 'the mean of the program'\n")
-    (folder / "html.py").write_text("raise SystemExit(9)\n")
+def test_an_exception_leaves_the_recording_and_its_traceback(tmp_path: Path) -> None:
+    """The program has files named like Python's `statistics` and `html`, which attn imports."""
+    (tmp_path / "statistics.py").write_text("mean = 'the mean of the program'\n")
+    (tmp_path / "html.py").write_text("raise SystemExit(9)\n")
     program = f"{PROGRAM}import statistics\nprint(statistics.mean)\nraise ValueError('as before')\n"
-    return record(folder, program, "-o", "run.json")
-
-
-def test_an_exception_leaves_what_was_heard_and_its_traceback(failed: Ended) -> None:
-    *traceback, line = failed.stderr.decode().splitlines()
-    assert failed.returncode == 1 and line == f"run.json: {HEARD}"
+    ended = record(tmp_path, program, "-o", "run.json")
+    *traceback, line = ended.stderr.decode().splitlines()
+    assert (ended.returncode, ended.stdout) == (
+        1,
+        b"the mean of the program\n",
+    ) and line == f"run.json: {HEARD}"
     assert traceback[0] == "Traceback (most recent call last):" and traceback[-1] == "ValueError: as before"
     assert not any("attncli" in line for line in traceback)
-
-
-def test_an_exception_in_the_model_is_the_program_s(alone_and_recorded: tuple[Ended, Ended]) -> None:
-    errors = [
-        [line for line in ended.stdout.splitlines() if line.startswith(b"error ")]
-        for ended in alone_and_recorded
-    ]
-    assert errors[0] == errors[1] and len(errors[0]) == 1 and b"13" in errors[0][0]
 
 
 LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').loader\n"
@@ -313,7 +297,7 @@ def test_ways_to_start_python(tmp_path: Path, command: list[str], words: str) ->
     assert words in ended.stderr.decode() and (tmp_path / "run.json").exists() is (words == HEARD)
 
 
-def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
     missing = record(tmp_path, ["no-such-command", "x"])
     assert (missing.returncode, missing.stderr) == (127, b"no-such-command: no such command\n")
     (tmp_path / "data").write_text("")
@@ -331,13 +315,12 @@ def test_a_program_that_a_signal_ends_at_once_leaves_a_line(tmp_path: Path) -> N
     assert ended.stderr.decode() == words
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.Signals) -> None:
-    ended = record(tmp_path, ["sh", "-c", f"kill -{int(number)} $$"], "-o", "run.json")
-    assert ended.returncode == 128 + number and not (tmp_path / "run.json").exists()
+def test_a_signal_that_ends_the_program_sets_the_exit_code(tmp_path: Path) -> None:
+    ended = record(tmp_path, ["sh", "-c", f"kill -{int(signal.SIGHUP)} $$"], "-o", "run.json")
+    assert ended.returncode == 128 + signal.SIGHUP and not (tmp_path / "run.json").exists()
 
 
-def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
+def test_ctrl_c_reaches_the_program(tmp_path: Path) -> None:
     running = started(tmp_path, f"import time\n{PROGRAM}{WAITS}", "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
@@ -380,8 +363,7 @@ time.sleep(60)  # handlers do not end it
     assert (running.returncode, errors.decode()) == (40, f"run.json: {HEARD}\n")
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL])
-def test_a_program_that_is_killed_leaves_what_it_heard(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_killed_program_leaves_its_recording(tmp_path: Path) -> None:
     program = f"""{MODEL}
 import os, time
 import attncli.features.record.child.program as child
@@ -391,12 +373,12 @@ if os.fork() == 0:
     while time.monotonic() < end:
         call()
         time.sleep(0.1)
-    os.kill(os.getpid(), {int(number)})
+    os.kill(os.getpid(), 9)
 os.wait()
-os.kill(os.getpid(), {int(number)})
+os.kill(os.getpid(), 9)
 """
     ended = record(tmp_path, program, "-o", "run.json")
-    assert ended.returncode == 128 + number and len(modules(tmp_path / "run.json")) == 2
+    assert ended.returncode == 128 + 9 and len(modules(tmp_path / "run.json")) == 2
     lost, wrote = ended.stderr.decode().splitlines()
     assert "its last seconds are not written" in lost and wrote == f"run.json: {HEARD}"
 
@@ -563,7 +545,7 @@ def test_each_call_is_a_run_of_a_store(tmp_path: Path, recorded: Path, three_cal
     np.testing.assert_allclose(runs.values[0], values, atol=1e-6)
 
 
-def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn, three_calls: Path) -> None:
+def test_other_commands_read_the_stored_runs(tmp_path: Path, attn: Attn, three_calls: Path) -> None:
     shutil.copy(three_calls, tmp_path)
     assert record(tmp_path, THREE_CALLS, "--calls", "all", "-o", "run.json").returncode == 0
     survey = attn(["heads", "--store", str(tmp_path / "run.db"), "--format", "json"])
@@ -767,7 +749,7 @@ def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("code, exit_code", [(0, 4), (3, 3)])
-def test_a_full_disk_is_a_line_and_the_program_s_failure_comes_first(
+def test_a_full_disk_is_one_line_after_the_failure_of_the_program(
     tmp_path: Path, recorded: Path, code: int, exit_code: int
 ) -> None:
     ended = record(tmp_path, again(recorded, code), "-o", "/dev/full", "--format", "json")
@@ -824,8 +806,6 @@ def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> 
 
 REFUSED = [
     (["--calls", "0"], "--calls: must be a number of calls, all, or last (got 0)"),
-    (["--calls", "few"], "--calls: must be a number of calls, all, or last (got few)"),
-    (["--heads", "8"], "--heads: must be a pattern and a number, such as '*.attn=8' (got 8)"),
     (["--heads", "a=x"], "--heads: must be a pattern and a number, such as '*.attn=8' (got a=x)"),
     (["--grid", "14"], "--grid: must be rows x columns, such as 14x14 (got 14)"),
     (["--image", "cat.png"], "--image: needs --grid for the number of patches"),
@@ -845,12 +825,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("flags, line", REFUSED)
-def test_what_is_wrong_is_said_before_the_program_runs(attn: Attn, flags: list[str], line: str) -> None:
+def test_wrong_flags_are_refused_before_the_program_runs(attn: Attn, flags: list[str], line: str) -> None:
     ended = attn(["record", *flags, "--", "touch", "/nowhere/at/all"])
     assert (ended.code, ended.err) == (2, f"{line}\n")
 
 
-def test_a_file_that_is_no_picture_is_refused_before_the_program_runs(attn: Attn, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_picture_is_refused_before_the_program_runs(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_text("no picture")
     ended = attn(
         ["record", "--image", f"{tmp_path}/cat.png", "--grid", "2x2", "--", "touch", f"{tmp_path}/x"]
@@ -876,9 +856,3 @@ with torch.no_grad():
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
     words = " ".join(attn(["diff", *files]).out.split())
     assert "6 heads have no map on both sides: compare them with --show statistics." in words
-
-
-def test_files_that_are_called_as_pythons_own_are_the_programs_alone(failed: Ended) -> None:
-    """attn imports Python's `statistics` and `html`, the program its own; neither runs the other's."""
-    assert failed.stdout == b"the mean of the program\n"
-    assert failed.stderr.endswith(f"ValueError: as before\nrun.json: {HEARD}\n".encode())

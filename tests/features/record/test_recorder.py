@@ -373,11 +373,6 @@ def test_in_inference_mode_and_looked_at_outside() -> None:
     assert recorder.result({}).num_texts == 3
 
 
-def test_names_that_fit_no_attention_are_a_line() -> None:
-    heads = recorded_heads([call_of(random_layer(5, heads=6))], tokens=["a"])
-    assert any(note.startswith("tokens:") for note in heads.notes)
-
-
 def test_another_number_of_heads_is_left_out() -> None:
     calls = [call_of(random_layer(5)), call_of(random_layer(5, heads=2), call=1)]
     heads = recorded_heads(calls)

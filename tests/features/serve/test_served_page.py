@@ -201,7 +201,7 @@ def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: T
     assert tokens_of(page) == f"<bos>{TEXT}"  # what it showed stays
     page.fill("#asked-text", "\x01" * 200_000)  # in JSON more than the server takes
     page.keyboard.press("Enter")
-    page.wait_for_selector("#asked-trouble:has-text('too long to be sent')")
+    page.wait_for_selector("#asked-trouble:has-text('too long to send')")
     page.fill("#asked-text", HOSTILE)
     page.keyboard.press("Enter")
     answered(page, "heads", 4)

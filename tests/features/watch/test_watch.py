@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -190,13 +189,13 @@ REFUSED = [
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
     (["watch", "lessons/learning-to-copy.db", "--fresh"],
      "--fresh: is only for checkpoints: {lesson} is a store"),
-    (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],
-     "--sentence: is only for checkpoints: {lesson} is a store"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=lambda each: str(each)[:40])
-def test_what_cannot_be_is_one_line(words: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
+def test_wrong_arguments_are_one_line_each(
+    words: list[str], line: str, checkpoints: Path, attn: Attn
+) -> None:
     (checkpoints / "empty").mkdir(exist_ok=True)
     ended = attn([word.replace("{}", str(checkpoints)) for word in words])
     told = line.replace("{}", str(checkpoints)).replace("{lesson}", resolved_file(LEARNED))
@@ -213,7 +212,7 @@ def test_checkpoints_that_a_shell_names_one_by_one_are_watched_together(
     assert one_by_one == attn(["watch", f"{checkpoints}/*", *PROBE])
 
 
-def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
+def test_checkpoints_without_a_step_or_that_cannot_be_read_are_reported(
     checkpoints: Path, tmp_path: Path, attn: Attn
 ) -> None:
     folder = tmp_path / "run"
@@ -307,7 +306,7 @@ def _commit(revision: str) -> str:
     return sha256(revision.encode()).hexdigest()[:40]
 
 
-def test_a_log_that_cannot_be_read_is_one_without_losses(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_has_no_losses(tmp_path: Path) -> None:
     log = tmp_path / "trainer_state.json"
     log.write_text('{"log_history": [{"step": 5, "loss": 1.5}]}')
     assert logged_loss(tmp_path, 5) == 1.5
@@ -386,7 +385,7 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
         )
 
 
-def test_of_a_folder_being_written_nothing_is_read_yet(tmp_path: Path) -> None:
+def test_a_folder_that_is_being_written_is_not_read_yet(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not is_settled(tmp_path)
     assert not is_settled(tmp_path / "removed")
@@ -484,20 +483,16 @@ def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
         assert not opened.read(waits) and "none/run.db: no such file\n" in opened.screen
 
 
-LINES: list[tuple[Callable[[], str], str]] = [
-    (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
-    (lambda: sparkline([5, 5, 5], 8), "███"),
-    (lambda: sparkline([0, 0], 8), "▁▁"),
-    (lambda: sparkline([-1, 0, 1], 8), "▁▅█"),
-    (lambda: sparkline([5.1, 4.9, 5.0], 8), "███"),
-    (lambda: sparkline([0.05, 0.01, 0.09], 8, is_share=True), "▁▁▁"),
-    (lambda: sparkline([0.05, 0.5, 1.0], 8, is_share=True), "▁▅█"),
-    (lambda: sparkline([np.nan, 0, np.inf, 1], 8), " ▁ █"),
-    (lambda: sparkline([np.nan, np.nan], 8), "  "),
-    (lambda: sparkline([0, 9, 0, 0, 0, 0], 3), "█▁▁"),
-    (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
-    (lambda: sparkline([4], 8), "█"),
-]
+def test_sparklines_start_at_0_and_end_at_the_largest_number() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5, 5, 5], 8) == sparkline([5.1, 4.9, 5.0], 8) == "███"
+    assert sparkline([0, 0], 8) == "▁▁" and sparkline([4], 8) == "█"
+    assert sparkline([-1, 0, 1], 8) == "▁▅█"
+    assert sparkline([0.05, 0.01, 0.09], 8, is_share=True) == "▁▁▁"
+    assert sparkline([0.05, 0.5, 1.0], 8, is_share=True) == "▁▅█"
+    assert sparkline([np.nan, 0, np.inf, 1], 8) == " ▁ █" and sparkline([np.nan, np.nan], 8) == "  "
+    assert sparkline([0, 9, 0, 0, 0, 0], 3) == "█▁▁"
+    assert sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True) == "▁██"
 
 
 @pytest.mark.nightly
@@ -521,7 +516,7 @@ def test_steps_of_another_run_are_never_replaced(
     assert ended.code == 2 and f"has checkpoints in {checkpoints}" in ended.err
 
 
-def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn: Attn) -> None:
+def test_a_checkpoint_of_another_size_is_reported_and_left_out(tmp_path: Path, attn: Attn) -> None:
     save(tmp_path / "run" / "checkpoint-1", 1.0)
     folder = save(tmp_path / "run" / "checkpoint-2", 1.0)
     config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
@@ -531,16 +526,11 @@ def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn:
     assert [row["step"] for row in rows(ended.out)] == ["1"]
 
 
-def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
+def test_show_statistics_and_a_malformed_head(watched: Path, attn: Attn) -> None:
     ended = attn(["watch", str(watched), "--show", "statistics"])
     assert ended.code == 0 and "internal" not in ended.err, ended.err
     ended = attn(["watch", str(watched), "--head", "x"])
     assert (ended.code, ended.err) == (2, "--head: must be LAYER:HEAD, such as 5:11 (got x)\n")
-
-
-def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:
-    for command in (["watch"], ["results", "--statistic", "loss"], ["results", "--tidy", "--format", "csv"]):
-        assert attn([command[0], "lessons/learning-to-copy.db", *command[1:]]).code == 0, command
 
 
 LEARNED = "lessons/learning-to-copy.db"
