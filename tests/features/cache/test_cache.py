@@ -1,7 +1,7 @@
 """`attn cache`: each head limited by a mask of its own, put by hand into eager attention; and kvpress."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,22 @@ TURNED_IN_PART = {
 }
 
 
+def prompt_layers(model: PreTrainedModel, folder: Path) -> list[PromptLayer]:
+    """The layers of a prompt of 20 tokens, as the policy `expected` gets them."""
+    save_tokenizer(folder)
+    layers: list[PromptLayer] = []
+
+    def keep(layer: PromptLayer) -> Tensor:
+        layers.append(layer)
+        return by_expected_weight(layer)
+
+    lent = open_model(model, AutoTokenizer.from_pretrained(folder))
+    with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cache_policies.SCORES, "expected", keep)
+        PromptCache(pretrained, judged(pretrained), 20, ["expected"])
+    return layers
+
+
 @pytest.mark.parametrize("name", TURNED_IN_PART)
 @torch.no_grad()
 def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) -> None:
@@ -120,25 +136,15 @@ def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) 
     torch.manual_seed(1)
     settings = {**USUAL, "num_key_value_heads": 4, **TURNED_IN_PART[name]}
     model = kind(kind.config_class(**settings)).eval()
-    save_tokenizer(tmp_path)
     given: list[Tensor] = []
     for path, module in model.named_modules():
         if path.endswith(("q_proj", "query_key_value")):
             module.register_forward_hook(lambda _module, _inputs, output: given.append(output))
-    undone: list[Tensor] = []
-
-    def keep(layer: PromptLayer) -> Tensor:
-        assert layer.rotation is not None
-        undone.append(layer.rotation.undone(layer.attention.query))
-        return by_expected_weight(layer)
-
-    lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
-    with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cache_policies.SCORES, "expected", keep)
-        PromptCache(pretrained, judged(pretrained), 20, ["expected"])
-    assert len(undone) == 2
+    layers = prompt_layers(model, tmp_path)
     of_text = [output for output in given if output.shape[1] == 23]
-    for query, projected in zip(undone, of_text[-2:], strict=True):
+    for layer, projected in zip(layers, of_text[-2:], strict=True):
+        assert layer.rotation is not None
+        query = layer.rotation.undone(layer.attention.query)
         of_heads = projected.view(1, 23, 4, -1).transpose(1, 2)[:, :, :20, : query.shape[-1]]
         torch.testing.assert_close(query, of_heads, rtol=0, atol=1e-5)
 
@@ -159,18 +165,7 @@ def test_a_layer_that_turns_nothing_is_not_turned_back(name: str, tmp_path: Path
     kind: Any = getattr(transformers, name)
     settings, expected = UNTURNED[name]
     model = kind(kind.config_class(**USUAL, **settings)).eval()
-    save_tokenizer(tmp_path)
-    turned: list[bool] = []
-
-    def keep(layer: PromptLayer) -> Tensor:
-        turned.append(layer.rotation is not None)
-        return by_expected_weight(layer)
-
-    lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
-    with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cache_policies.SCORES, "expected", keep)
-        PromptCache(pretrained, judged(pretrained), 20, ["expected"])
-    assert turned == expected
+    assert [layer.rotation is not None for layer in prompt_layers(model, tmp_path)] == expected
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
@@ -422,6 +417,33 @@ def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress
         torch.testing.assert_close(logits[:, :SHOWN], torch.tensor(theirs["logits"])[:-1], rtol=0, atol=1e-4)
 
 
+def hidden_after(
+    start: int, kept: Sequence[Sequence[Tensor]], num_tokens: int, group: int
+) -> dict[int, Tensor]:
+    """For each layer, the keys (head, query, key) before `start` that later queries no longer see."""
+    hidden = {}
+    for layer, of_layer in enumerate(kept):
+        gone = torch.zeros(len(of_layer), num_tokens, num_tokens, dtype=torch.bool)
+        for head, keys in enumerate(of_layer):
+            gone[head, start:, :start] = True
+            gone[head, start:, keys] = False
+        hidden[layer] = gone.repeat_interleave(group, dim=0)
+    return hidden
+
+
+@torch.no_grad()
+def lost_by_hand(
+    model: PreTrainedModel, ids: Tensor, start: int, kept: Sequence[Sequence[Tensor]]
+) -> tuple[float, float]:
+    """KL and loss of the tokens after `start` with eager attention to the keys that stay."""
+    group = model.config.num_attention_heads // len(kept[0])
+    model.set_attn_implementation("eager")
+    whole = model(ids.unsqueeze(0)).logits[0].double()
+    with masked_by_hand(model, hidden_after(start, kept, len(ids), group)):
+        logits = model(ids.unsqueeze(0)).logits[0].double()
+    return lost(whole[start:], logits[start:], ids[start:])
+
+
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
 def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path) -> None:
     """Every query of the last tokens sees the first keys that stay, and those of the last tokens."""
@@ -434,22 +456,9 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
         assert (costs.prompt, costs.judged) == (start, 4)
         with torch.no_grad():
             cache = PromptCache(pretrained, reading, start, policies)
-        model = pretrained.whole
-        group = model.config.num_attention_heads // len(cache.needs[0])
         for row in costs.policies:
-            hidden = {}
-            for layer, kept in enumerate(cache.select_keys(row["policy"], row["budget"])):
-                gone = torch.zeros(len(kept), 41, 41, dtype=torch.bool)
-                for head, keys in enumerate(kept):
-                    gone[head, start:, :start] = True
-                    gone[head, start:, keys] = False
-                hidden[layer] = gone.repeat_interleave(group, dim=0)
-            model.set_attn_implementation("eager")
-            with torch.no_grad():
-                whole = model(ids.unsqueeze(0)).logits[0].double()
-                with masked_by_hand(model, hidden):
-                    logits = model(ids.unsqueeze(0)).logits[0].double()
-            expected = lost(whole[start:], logits[start:], ids[start:])
+            kept = cache.select_keys(row["policy"], row["budget"])
+            expected = lost_by_hand(pretrained.whole, ids, start, kept)
             assert (row["kl"], row["loss"]) == pytest.approx(expected, abs=1e-4), row["policy"]
 
 
@@ -471,25 +480,12 @@ def test_a_budget_of_a_policy_is_a_share_of_what_each_layer_holds(
         reading = judged(pretrained, num_tokens)
         kept = PromptCache(pretrained, reading, start, [policy]).select_keys(policy, 0.5)
         rows = policy_costs(pretrained, [reading], policies=[policy], budgets=[0.5, 1.0]).policies
-        model = pretrained.whole
-        group = model.config.num_attention_heads // model.config.num_key_value_heads
-        firsts = HELD_FROM[name]
-        held = [range(firsts[layer], start) for layer in range(len(kept))]
-        hidden = {}
-        for layer, of_layer in enumerate(kept):
-            gone = torch.zeros(len(of_layer), num_tokens, num_tokens, dtype=torch.bool)
-            for head, keys in enumerate(of_layer):
-                assert {*keys.tolist()} <= {*held[layer]}
-                assert policy == "heads" or abs(len(keys) - len(held[layer]) / 2) <= 0.5
-                gone[head, start:, :start] = True
-                gone[head, start:, keys] = False
-            hidden[layer] = gone.repeat_interleave(group, dim=0)
-        model.set_attn_implementation("eager")
-        ids = reading.text.ids
-        whole = model(ids.unsqueeze(0)).logits[0].double()
-        with masked_by_hand(model, hidden):
-            logits = model(ids.unsqueeze(0)).logits[0].double()
-    expected = lost(whole[start:], logits[start:], ids[start:])
+        held = [range(first, start) for first in HELD_FROM[name]]
+        for keys_held, of_layer in zip(held, kept, strict=True):
+            for keys in of_layer:
+                assert {*keys.tolist()} <= {*keys_held}
+                assert policy == "heads" or abs(len(keys) - len(keys_held) / 2) <= 0.5
+        expected = lost_by_hand(pretrained.whole, reading.text.ids, start, kept)
     assert (rows[0]["kl"], rows[0]["loss"]) == pytest.approx(expected, abs=1e-5)
     num_kept = sum(len(keys) for of_layer in kept for keys in of_layer)
     share = num_kept / sum(len(keys) * 2 for keys in held)

@@ -148,6 +148,12 @@ def _bmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(functional.dropout(weights, 0.25), v)
 
 
+def _baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+    scores = torch.baddbmm(torch.zeros(1), q, k.mT, beta=0, alpha=0.5).unflatten(0, (TEXTS, HEADS))
+    return torch.baddbmm(torch.zeros(1), scores.softmax(-1).flatten(0, 1), v)
+
+
 def _einsum_of_queries_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (part.permute(2, 0, 1, 3) for part in (q, k, v))
     scores = torch.einsum("ibnd,jbnd->ijbn", q, k).mul_(0.5)
@@ -165,7 +171,7 @@ def _by_dunders(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 PROGRAMS = [
-    *(_inplace, _additive_mask, _bmm, _einsum_of_queries_first, _einsum_with_ellipses, _by_dunders),
+    *(_inplace, _additive_mask, _bmm, _baddbmm, _einsum_of_queries_first, _einsum_with_ellipses, _by_dunders),
 ]
 
 

@@ -439,14 +439,6 @@ def test_a_number_of_heads_from_further_out_does_not_split_texts() -> None:
     assert call.attention.shape[:2] == (8, 1)
 
 
-def test_torchs_own_function_is_heard_behind_one_that_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = scaled_dot_product_attention
-    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", lambda *given: own(*given))
-    query = torch.randn(1, 2, 5, 8)
-    _, calls, _ = heard(lambda: nn.functional.scaled_dot_product_attention(query, query, query))
-    assert [call.function for call in calls] == ["scaled_dot_product_attention"]
-
-
 def test_nothing_is_kept_of_the_program() -> None:
     model = Network().eval()
     listener = Listener(lambda call: None)

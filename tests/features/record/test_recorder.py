@@ -24,8 +24,6 @@ from attncli.features.record.results import RecordedHeads
 from tests.conftest import in_pairs
 
 TEXT = "3 7 1 9 2 5 3 7 1 9 2 5"
-OF_SPECIAL_TOKENS = {"special_mass"}
-"""The shipped model's first token is special, which no program says."""
 
 
 def call_of(

@@ -12,7 +12,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from attncli.errors import UserError
 from attncli.features.serve import guard, server
 from tests.features.serve.served import PAGE, Reply, Running, read_reply, request, running
 
@@ -274,11 +273,6 @@ def test_json_that_nests_deeply_is_no_question(served: Running) -> None:
     )
     for address in ("ask", "stop"):
         assert served.raw(request("POST", served.secrets.folder + address, headers, deep)).status == 400
-
-
-def test_a_port_that_is_taken_is_one_line(served: Running) -> None:
-    with pytest.raises(UserError, match=f"--port: {served.port} is in use: use another port"):
-        server.bound_socket(served.port)
 
 
 def hostile_request(choose: random.Random, it: Running, *, hostile: bool = True) -> bytes:

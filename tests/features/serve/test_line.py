@@ -162,16 +162,3 @@ def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line is not None and json.loads(line)["error"].startswith("2 questions are waiting for the model")
     assert lines.get(timeout=SECONDS) is None
     gate.open.set()
-
-
-def test_a_model_that_fails_ends_its_answer_and_goes_on() -> None:
-    calls = iter([ValueError("no"), None])
-
-    def answer(question: Question, stopped: Event, put: Callable[[str], None]) -> None:
-        if (error := next(calls)) is not None:
-            raise error
-        put('{"asked": true}')
-
-    with running(answer) as it:
-        assert it.ask("heads").lines() == [{"error": "internal error: ValueError (please report it)"}]
-        assert it.ask("heads").lines() == [{"asked": True}]
