@@ -22,6 +22,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from attncli.cli import run
 from attncli.commands.command import resolved_file
 from attncli.features.watch import question as page
 from attncli.features.watch.checkpoints import is_settled, logged_loss
@@ -73,13 +74,22 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def surveyed(checkpoints: Path) -> Path:
+    """A store of the checkpoints."""
+    store = checkpoints.parent / f"{checkpoints.name}.db"
+    assert run(["watch", f"{checkpoints}/*", *PROBE, "-o", str(store)]) == 0
+    return store
+
+
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(text)))
 
 
-def test_checkpoints_are_surveyed_in_the_order_of_their_steps(checkpoints: Path, attn: Attn) -> None:
-    asked = ["watch", f"{checkpoints}/checkpoint-*", *PROBE]
-    ended = attn([*asked, "--format", "csv"])
+def test_checkpoints_are_surveyed_in_the_order_of_their_steps(
+    checkpoints: Path, surveyed: Path, attn: Attn
+) -> None:
+    ended = attn(["watch", f"{checkpoints}/checkpoint-*", *PROBE, "--format", "csv"])
     assert ended.code == 0
     table = rows(ended.out)
     assert [row["step"] for row in table] == ["2", "9", "10"]
@@ -92,10 +102,10 @@ def test_checkpoints_are_surveyed_in_the_order_of_their_steps(checkpoints: Path,
         heads = json.loads(one.out)["statistics"]["heads"]
         assert float(row["largest_max_score"]) == max(head["max_score"] for head in heads)
         assert float(row["mean_entropy"]) == pytest.approx(np.mean([head["entropy"] for head in heads]))
-    one_head = rows(attn([*asked, "--head", "1:2", "--format", "csv"]).out)
+    one_head = rows(attn(["watch", str(surveyed), "--head", "1:2", "--format", "csv"]).out)
     assert [row["step"] for row in one_head] == ["2", "9", "10"]
     assert float(one_head[-1]["max_score"]) == heads[5]["max_score"]
-    of_grid = rows(attn([*asked, "--show", "max_score", "--format", "csv"]).out)
+    of_grid = rows(attn(["watch", str(surveyed), "--show", "max_score", "--format", "csv"]).out)
     assert [(row["step"], row["layer"], row["head"]) for row in of_grid][-2:] == [
         ("10", "1", "1"),
         ("10", "1", "2"),
@@ -143,11 +153,10 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
 
 
 def test_expectations_end_with_exit_code_1_and_name_step_and_head(
-    checkpoints: Path, tmp_path: Path, attn: Attn
+    checkpoints: Path, surveyed: Path, tmp_path: Path, attn: Attn
 ) -> None:
-    store = tmp_path / "kept.db"
+    store = Path(shutil.copy(surveyed, tmp_path))
     asked = ["watch", f"{checkpoints}/*", *PROBE, "-o", str(store)]
-    assert attn(asked).code == 0
     table = rows(attn(["watch", str(store), "--format", "csv"]).out)
     scores = [float(row["largest_max_score"]) for row in table]
     between = (scores[1] + scores[2]) / 2
@@ -497,7 +506,7 @@ def test_sparklines_start_at_0_and_end_at_the_largest_number() -> None:
 
 @pytest.mark.nightly
 def test_steps_of_another_run_are_never_replaced(
-    checkpoints: Path, watched: Path, tmp_path: Path, attn: Attn
+    checkpoints: Path, surveyed: Path, watched: Path, tmp_path: Path, attn: Attn
 ) -> None:
     store = tmp_path / "run.db"
     shutil.copy(watched, store)
@@ -509,10 +518,8 @@ def test_steps_of_another_run_are_never_replaced(
     assert "--fresh" in ended.err
     attn(["watch", str(store), "--format", "csv", "-o", str(tmp_path / "after.csv")])
     assert (tmp_path / "before.csv").read_text() == (tmp_path / "after.csv").read_text()
-    kept, other = tmp_path / "kept.db", save(tmp_path / "other" / "checkpoint-9", 4.0)
-    asked = ["watch", *PROBE, "-o", str(kept)]
-    assert attn([*asked, f"{checkpoints}/*"]).code == 0
-    ended = attn([*asked, str(other)])
+    kept, other = shutil.copy(surveyed, tmp_path), save(tmp_path / "other" / "checkpoint-9", 4.0)
+    ended = attn(["watch", *PROBE, "-o", kept, str(other)])
     assert ended.code == 2 and f"has checkpoints in {checkpoints}" in ended.err
 
 
