@@ -161,7 +161,7 @@ UNTURNED = {
 
 
 @pytest.mark.parametrize("name", UNTURNED)
-def test_a_layer_that_turns_nothing_is_not_turned_back(name: str, tmp_path: Path) -> None:
+def test_layers_without_rotation_are_not_unrotated(name: str, tmp_path: Path) -> None:
     kind: Any = getattr(transformers, name)
     settings, expected = UNTURNED[name]
     model = kind(kind.config_class(**USUAL, **settings)).eval()
@@ -263,7 +263,7 @@ def test_limited_heads_of_mixed_layers_are_runs_with_masks_by_hand(
 
 
 @pytest.mark.parametrize("num_tokens", [49_152, 262_144])
-def test_what_is_lost_is_that_of_float64_on_large_vocabularies(num_tokens: int) -> None:
+def test_losses_on_large_vocabularies_equal_those_in_float64(num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
     whole = 4 * torch.randn(7, num_tokens, generator=generator) + 20
     logits = whole + 0.05 * torch.randn(7, num_tokens, generator=generator)
@@ -280,7 +280,7 @@ def test_what_is_lost_is_that_of_float64_on_large_vocabularies(num_tokens: int) 
     assert Judge(whole, reading).lost(whole)["kl"] == 0
 
 
-def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> None:
+def test_bytes_and_weights_are_those_of_the_kept_keys(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     with in_use(open_model(str(folder))) as pretrained:
         reading = judged(pretrained)
@@ -301,7 +301,7 @@ def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> No
     assert found.curve[-1]["bytes"] == config.num_hidden_layers * num_kv * (SINK + WINDOW) * per_key
 
 
-def test_a_budget_above_the_search_costs_what_its_heads_cost(tmp_path: Path) -> None:
+def test_a_budget_above_the_search_has_the_cost_of_its_heads(tmp_path: Path) -> None:
     """Layers with windows keep little: fewer heads stay limited than in the last round of the search."""
     folder = save_writer(tmp_path, "Gemma 2")
     with in_use(open_model(str(folder))) as pretrained:
@@ -319,7 +319,7 @@ def test_a_budget_above_the_search_costs_what_its_heads_cost(tmp_path: Path) -> 
             assert (found.at_budget["kl"], found.at_budget["loss"]) == pytest.approx((kl, loss), abs=1e-4)
 
 
-def test_a_budget_counts_what_layers_with_windows_keep(tmp_path: Path) -> None:
+def test_a_budget_counts_the_keys_of_layers_with_windows(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Mistral")
     with in_use(open_model(str(folder))) as pretrained:
         found = limited_heads(pretrained, judged(pretrained, 60), budget=0.9)
@@ -333,15 +333,13 @@ def test_a_budget_counts_what_layers_with_windows_keep(tmp_path: Path) -> None:
     ("settings", "said"),
     [({"window": 0}, "window"), ({"sink": -1}, "sink"), ({"budget": float("nan")}, "budget")],
 )
-def test_numbers_that_cannot_be_are_refused(llama: Pretrained, settings: dict[str, Any], said: str) -> None:
+def test_impossible_numbers_are_refused(llama: Pretrained, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"^{said}: must be"):
         limited_heads(llama, judged(llama), **settings)
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2"])
-def test_a_budget_names_heads_that_are_needed_where_the_others_are_limited(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_a_budget_selects_the_heads_needed_beside_limited_heads(architecture: str, tmp_path: Path) -> None:
     """By hand: of twice as many, the third goes whose limits add least to those that are there."""
     folder = save_writer(tmp_path, architecture)
     with in_use(open_model(str(folder))) as pretrained:
@@ -367,7 +365,7 @@ def test_a_budget_names_heads_that_are_needed_where_the_others_are_limited(
         assert found.at_budget["limited"] == len(limited) == len(order) - num_full
 
 
-def test_a_budget_leaves_most_of_it_to_whole_heads(llama: Pretrained) -> None:
+def test_limited_heads_take_at_most_a_third_of_a_budget(llama: Pretrained) -> None:
     reading = judged(llama, 128)
     usual = limited_heads(llama, reading)
     found = limited_heads(llama, reading, budget=0.3)
@@ -403,7 +401,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretrained]:
 
 @pytest.mark.parametrize("policy", ["sinks", "h2o", "tova", "snapkv", "pyramidkv", "knorm", "expected"])
 @torch.no_grad()
-def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress: dict[str, Any]) -> None:
+def test_kept_keys_equal_those_of_kvpress(policy: str, llama: Pretrained, kvpress: dict[str, Any]) -> None:
     assert kvpress["budget"] == BUDGET
     ids = tokens()[0]
     reading = judged_reading(Reading(ModelText(llama.labels(ids.tolist()), ids)), llama)
@@ -470,7 +468,7 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
     ),
 )
 @torch.no_grad()
-def test_a_budget_of_a_policy_is_a_share_of_what_each_layer_holds(
+def test_a_budget_is_a_share_of_the_keys_that_each_layer_holds(
     name: str, policy: str, tmp_path: Path
 ) -> None:
     """What the prompt's last token sees: its window, or the part of its chunk that was read."""

@@ -5,7 +5,7 @@ from tests.running import run
 from tests.views.page.pages import Opened, page_of
 
 
-def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
+def test_a_cell_of_the_grid_shows_the_keys_its_head_forgets(opened: Opened) -> None:
     report = run("cache")
     heads, forgotten = report.table("heads"), report.table("forgotten")
     page = opened(page_of(report))

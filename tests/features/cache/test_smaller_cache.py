@@ -26,7 +26,7 @@ def report(attn: Attn, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_the_needle_is_put_behind_the_text_and_orders_the_heads(attn: Attn) -> None:
+def test_the_needle_is_appended_and_orders_the_heads(attn: Attn) -> None:
     found = report(attn, TEXT, "--needle", "b7q")
     assert "".join(found["tokens"]).endswith("b7q") and len(found["tokens"]) == len(TEXT) + 1 + 3 + 1
     needs = [row["needle"] for row in found["statistics"]["heads"]]
@@ -35,7 +35,7 @@ def test_the_needle_is_put_behind_the_text_and_orders_the_heads(attn: Attn) -> N
     assert again["statistics"]["heads"] == found["statistics"]["heads"], "it stands there twice"
 
 
-def test_a_head_forgets_what_it_would_have_looked_at(attn: Attn) -> None:
+def test_an_induction_head_forgets_the_token_after_the_first_copy(attn: Attn) -> None:
     """On the probe an induction head looks at what came after the first copy: 23 tokens before."""
     for row in report(attn)["statistics"]["heads"][:2]:
         assert row["layer"] == 1 and row["query"] - row["key"] == 23 and row["key_weight"] > 0.9
@@ -132,7 +132,7 @@ def test_policies_from_python() -> None:
         attncli.cache_policies(model, TEXT, policies="lru")
 
 
-def test_of_each_head_the_keys_are_named_that_it_forgets(attn: Attn) -> None:
+def test_listed_heads_have_their_forgotten_keys(attn: Attn) -> None:
     """Five of them, with the first in the row of the head; of the heads that are listed alone."""
     found = report(attn, "--top", "2")["statistics"]
     for row in found["heads"]:
@@ -147,7 +147,7 @@ def test_of_each_head_the_keys_are_named_that_it_forgets(attn: Attn) -> None:
 
 
 @pytest.mark.parametrize("budget", [None, 0.6])
-def test_the_forecast_is_one_of_all_passes(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expected_work_covers_all_passes(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemovalRuns, "num_together", lambda _run: 1)
     stages: list[Stage] = []
     with in_use(attncli.open_model()) as pretrained:

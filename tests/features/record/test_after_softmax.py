@@ -126,7 +126,7 @@ IN_PLACES = {"in place": _in_place, "set in a view": _set_in_a_view, "copied": _
 
 
 @pytest.mark.parametrize("name", [*CHANGED, *IN_PLACES])
-def test_weights_are_those_that_reached_the_values(name: str) -> None:
+def test_weights_are_those_that_reach_the_values(name: str) -> None:
     weigh = {**CHANGED, **IN_PLACES}[name]
     calls, listener, scores = heard_of(weigh, with_gradient=False)
     check(calls, weigh(scores))
@@ -154,7 +154,7 @@ def test_scores_may_be_changed_by_any_function(name: str) -> None:
     assert not listener.notes()
 
 
-def test_weights_that_are_divided_by_their_sum_alone_are_those_of_the_product() -> None:
+def test_weights_divided_by_their_sum_equal_those_of_the_product() -> None:
     for divide in (shares, lambda weights: weights / (weights.sum(-1, keepdim=True) + 1e-8)):
         calls, listener, scores = heard_of(lambda scores, divide=divide: divide(scores.softmax(-1)))
         check(calls, scores.softmax(-1))
@@ -173,14 +173,14 @@ LINES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_what_is_not_in_the_weights_is_said(name: str) -> None:
+def test_changes_that_weights_do_not_include_are_noted(name: str) -> None:
     weigh, line = LINES[name]
     calls, listener, scores = heard_of(weigh)
     check(calls, scores.softmax(-1))
     assert listener.notes() == [f"Attention: {line}."]
 
 
-def test_a_difference_of_softmaxes_is_not_heard_and_said() -> None:
+def test_a_difference_of_softmaxes_is_noted_but_not_recorded() -> None:
     """Differential attention, Ye and others 2024."""
     calls, listener, _ = heard_of(lambda scores: scores.softmax(-1) - 0.3 * scores.tanh().softmax(-1))
     assert not calls and listener.notes() == [f"Attention: {JOINED}."]
@@ -197,7 +197,7 @@ def _halves(scores: Tensor) -> Tensor:
     return weights[:, :HEADS] - weights[:, HEADS:]
 
 
-def test_of_a_difference_of_one_softmax_what_reaches_the_values_is_heard() -> None:
+def test_a_difference_within_one_softmax_is_recorded_as_it_reaches_the_values() -> None:
     calls, listener, scores = heard_of(_straight_through)
     check(calls, functional.one_hot(scores.argmax(-1), TOKENS).double())
     assert not listener.notes()
@@ -222,7 +222,7 @@ WITHOUT_SOFTMAX: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_SOFTMAX)
-def test_scores_that_meet_values_without_a_softmax_are_said(name: str) -> None:
+def test_scores_times_values_without_a_softmax_are_noted(name: str) -> None:
     change, function = WITHOUT_SOFTMAX[name]
     calls, listener, _ = heard_of(change)
     assert not calls
@@ -230,7 +230,7 @@ def test_scores_that_meet_values_without_a_softmax_are_said(name: str) -> None:
     assert f"multiplied by values after {function}, without a softmax" in line
 
 
-def test_a_softmax_over_queries_is_not_heard_and_said() -> None:
+def test_a_softmax_over_queries_is_noted_but_not_recorded() -> None:
     """Slot attention, Locatello and others 2020: a softmax over queries, then shares of keys."""
     calls, listener, _ = heard_of(lambda scores: shares(scores.softmax(-2) + 1e-8))
     assert not calls
@@ -238,7 +238,7 @@ def test_a_softmax_over_queries_is_not_heard_and_said() -> None:
     assert "over axis 2" in line and "not recorded" in line
 
 
-def test_weights_in_a_product_that_is_not_followed_are_said() -> None:
+def test_weights_in_an_unsupported_product_are_noted() -> None:
     x = torch.randn(TOKENS, DIM)
     _, calls, listener = heard(lambda: torch.tensordot((x @ x.mT).softmax(-1), x, dims=1))
     assert not calls

@@ -183,7 +183,7 @@ class Picking(Wrong):
         (Picking, lambda scores: scores.softmax(-1), "topk"),
     ],
 )
-def test_a_softmax_that_is_not_heard_names_its_axis(
+def test_a_note_names_the_axis_of_an_unrecorded_softmax(
     model: type[Wrong], softmax: Callable[[Tensor], Tensor], line: str
 ) -> None:
     seen = recorded(model(softmax), states(KEYS))
@@ -209,7 +209,7 @@ def soft_cap(scores: Tensor) -> Tensor:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_a_soft_cap_is_heard_in_every_spelling(
+def test_a_soft_cap_is_recorded_in_every_spelling(
     cap: Callable[[Tensor], Tensor] | str, is_followed: bool
 ) -> None:
     torch.manual_seed(2)

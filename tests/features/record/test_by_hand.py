@@ -117,7 +117,7 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_layer_of_nanogpt_is_heard_before_its_dropout(dropout: float) -> None:
+def test_a_nanogpt_layer_is_recorded_before_dropout(dropout: float) -> None:
     layer, x = Layer(dropout), torch.randn(TEXTS, QUERIES, WIDTH)
     heard = the_one(lambda: layer(x))
     assert layer.weights is not None and heard.weights.equal(layer.weights)
@@ -291,7 +291,7 @@ def test_of_several_products_the_first_counts(query: Tensor, key: Tensor) -> Non
     check_scaled(the_one(program), rest=0.5 * query @ positions.mT)
 
 
-def test_what_may_be_queries_or_heads_is_called_a_guess(query: Tensor, key: Tensor) -> None:
+def test_axes_that_may_be_queries_or_heads_are_a_guess(query: Tensor, key: Tensor) -> None:
     """Equations of tensors that come from nowhere, in which keys have no heads."""
     shared, by_queries = key[:, 0], query.transpose(1, 2)
 
@@ -369,7 +369,7 @@ def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key:
 # Attention that is no product of query and key
 
 
-def test_pooling_and_additive_attention_give_weights_alone() -> None:
+def test_pooling_and_additive_attention_give_only_weights() -> None:
     x, state = torch.randn(TEXTS, KEYS, WIDTH), torch.randn(TEXTS, QUERIES, WIDTH)
     to_score, of_query, of_key = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
     energy = nn.Linear(DIM, 1, bias=False)
@@ -389,7 +389,7 @@ def test_pooling_and_additive_attention_give_weights_alone() -> None:
     torch.testing.assert_close(heard.weights.sum(-1), torch.ones(TEXTS, QUERIES))
 
 
-def test_what_is_no_attention_is_not_heard() -> None:
+def test_other_softmaxes_are_not_recorded() -> None:
     x = torch.randn(TEXTS, KEYS, WIDTH)
     router, classes = nn.Linear(WIDTH, 6), nn.Embedding(6, WIDTH)
     experts, to_qkv = torch.randn(TEXTS, 6, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
@@ -441,7 +441,7 @@ def test_what_is_no_attention_is_not_heard() -> None:
         *((0, "topk", 2), (0, "none", 1)),
     ],
 )
-def test_experts_that_a_router_picks_are_no_keys(num_tokens: int, picks: str, num_experts: int) -> None:
+def test_experts_chosen_by_a_router_are_not_keys(num_tokens: int, picks: str, num_experts: int) -> None:
     """As in GPT-OSS, Granite MoE and Phi-MoE; what the next layer attends with is heard as it is."""
     x, to_state = torch.randn(TEXTS, num_tokens, WIDTH), nn.Linear(WIDTH, WIDTH)
     router, norm = nn.Linear(WIDTH, num_experts if picks == "none" else 4), nn.LayerNorm(WIDTH)
@@ -475,7 +475,7 @@ def _attended(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-1) @ k
 
 
-def test_self_and_cross_attention_are_told_apart() -> None:
+def test_self_and_cross_attention_are_distinguished() -> None:
     to_query, to_key, norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
     x, memory = torch.randn(TEXTS, QUERIES, WIDTH), torch.randn(TEXTS, KEYS, WIDTH)
     cosine, sine = torch.randn(QUERIES, WIDTH), torch.randn(QUERIES, WIDTH)
@@ -561,7 +561,7 @@ def test_gradients_are_the_same_and_no_tensor_is_kept() -> None:
     assert [part() for part in kept] == [None, None]
 
 
-def test_what_is_known_of_a_tensor_goes_with_it(query: Tensor, key: Tensor) -> None:
+def test_facts_are_dropped_with_their_tensor(query: Tensor, key: Tensor) -> None:
     with Following() as following:
         scores = query @ key.mT
         weights = scores.softmax(-1)
@@ -579,7 +579,7 @@ def test_without_gradients_and_in_inference_mode(query: Tensor, key: Tensor) -> 
             check_scaled(the_one(lambda: ((query @ key.mT) / 2).softmax(-1) @ key))
 
 
-def test_keys_that_are_projected_to_fewer_are_heard() -> None:
+def test_keys_projected_to_fewer_tokens_are_recorded() -> None:
     """Linformer: the projection is of tokens, and makes keys rather than features."""
     x, to_query, to_key = torch.randn(TEXTS, KEYS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     fewer = nn.Parameter(torch.randn(KEYS, QUERIES))
@@ -595,7 +595,7 @@ def test_keys_that_are_projected_to_fewer_are_heard() -> None:
     assert heard.weights.shape == (TEXTS, HEADS, KEYS, QUERIES)
 
 
-def test_graph_attention_is_heard() -> None:
+def test_graph_attention_is_recorded() -> None:
     """Velickovic and others 2018: a leaky_relu of a sum of two projections, over neighbours."""
     features, halves = nn.Linear(5, 8, bias=False), nn.Parameter(torch.randn(16, 1))
     x, is_edge = torch.randn(11, 5), (torch.rand(11, 11) < 0.3) | torch.eye(11, dtype=torch.bool)
@@ -635,7 +635,7 @@ def test_distances_and_other_products_are_scores() -> None:
         torch.testing.assert_close(heard.weights.double(), scores.softmax(-1), rtol=0, atol=1e-6)
 
 
-def test_logits_of_parameters_that_are_normalised_are_no_attention() -> None:
+def test_logits_of_normalised_parameters_are_not_attention() -> None:
     """The cosine router of Swin-MoE."""
     x, centres, experts = torch.randn(14, WIDTH), nn.Parameter(torch.randn(6, WIDTH)), torch.randn(6, WIDTH)
 

@@ -76,7 +76,7 @@ def heard_of(seed: int) -> str:
 @pytest.mark.parametrize(
     "first", some_seldom(range(0, NUM_LAYERS, A_TEST), range(NUM_LAYERS // 2, NUM_LAYERS))
 )
-def test_layers_by_hand_are_heard_as_they_are(first: int) -> None:
+def test_handmade_layers_are_recorded_exactly(first: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + A_TEST):
         try:

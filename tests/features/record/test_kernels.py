@@ -141,7 +141,7 @@ ALIBI = torch.tensor([0.5, 0.25, 0.1, 0.05])
         ((3, 7), {"alibi_slopes": ALIBI}),
     ],
 )
-def test_flash_attention_is_heard(
+def test_flash_attention_is_recorded(
     program: ModuleType, lengths: tuple[int, int], more: dict[str, Any]
 ) -> None:
     query = torch.randn(2, lengths[0], 4, 6)
@@ -151,16 +151,14 @@ def test_flash_attention_is_heard(
     assert (output_by_token(call) - result).abs().max() < CLOSE
 
 
-def test_packed_tensors_are_heard(program: ModuleType) -> None:
+def test_packed_tensors_are_recorded(program: ModuleType) -> None:
     qkv = torch.randn(2, 5, 3, 4, 6)
     result, call = the_call(lambda: program.flash_attn_qkvpacked_func(qkv, causal=True))
     assert (output_by_token(call) - result).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"causal": True, "window_size": (1, 0)}])
-def test_texts_of_several_lengths_are_heard_each_for_itself(
-    program: ModuleType, more: dict[str, Any]
-) -> None:
+def test_concatenated_texts_are_recorded_separately(program: ModuleType, more: dict[str, Any]) -> None:
     ends_q, ends_k = torch.tensor([0, 3, 4, 9]), torch.tensor([0, 5, 6, 11])
     query, key, value = torch.randn(9, 4, 6), torch.randn(11, 4, 6), torch.randn(11, 4, 6)
     result, call = the_call(
@@ -180,7 +178,7 @@ class LowerTriangle:
 
 
 @pytest.mark.parametrize("bias", [None, LowerTriangle(), torch.randn(2, 4, 5, 5)])
-def test_xformers_is_heard(program: ModuleType, bias: Any) -> None:
+def test_xformers_is_recorded(program: ModuleType, bias: Any) -> None:
     query = torch.randn(2, 5, 4, 6)
     result, call = the_call(lambda: program.memory_efficient_attention(query, query, query, attn_bias=bias))
     assert call.function == "memory_efficient_attention"
@@ -188,7 +186,7 @@ def test_xformers_is_heard(program: ModuleType, bias: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
-def test_sageattention_is_heard(program: ModuleType, layout: str) -> None:
+def test_sageattention_is_recorded(program: ModuleType, layout: str) -> None:
     shape = (2, 4, 5, 6) if layout == "HND" else (2, 5, 4, 6)
     query = torch.randn(shape)
     result, call = the_call(

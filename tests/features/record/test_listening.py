@@ -71,7 +71,7 @@ MASKS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "dtype"), in_turn(MASKS, [torch.float32, torch.float64]))
-def test_torch_attention_is_heard_with_its_mask_and_scale(name: str, dtype: torch.dtype) -> None:
+def test_torch_attention_is_recorded_with_its_mask_and_scale(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6), torch.randn(2, 2, 7, 3)
     query, key, value = (part.to(dtype) for part in (query, key, value))
@@ -97,7 +97,7 @@ def test_leading_axes_are_texts_and_heads(lead: tuple[int, ...]) -> None:
     assert call.has_heads is (len(lead) != 1)
 
 
-def test_expanded_and_transposed_tensors_are_heard() -> None:
+def test_expanded_and_transposed_tensors_are_recorded() -> None:
     query = torch.randn(5, 3, 2, 8).permute(2, 1, 0, 3)
     key = torch.randn(1, 3, 1, 8).expand(2, 3, 7, 8)
     value = torch.randn(1, 1, 7, 8).expand(2, 3, 7, 8)
@@ -108,7 +108,7 @@ def test_expanded_and_transposed_tensors_are_heard() -> None:
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("is_training", [True, False])
-def test_multihead_attention_is_heard_inside(need_weights: bool, is_training: bool) -> None:
+def test_attention_inside_multihead_attention_is_recorded(need_weights: bool, is_training: bool) -> None:
     module = nn.MultiheadAttention(12, 3, batch_first=True).train(is_training)
     x, context = torch.randn(2, 5, 12), torch.randn(2, 5, 12)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
@@ -122,7 +122,7 @@ def test_multihead_attention_is_heard_inside(need_weights: bool, is_training: bo
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_a_transformer_is_heard_by_the_paths_of_its_modules(is_training: bool) -> None:
+def test_a_transformer_is_recorded_with_module_paths(is_training: bool) -> None:
     model = nn.Transformer(12, 2, 2, 2, 16, batch_first=True).train(is_training)
     source, target = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
     mask = nn.Transformer.generate_square_subsequent_mask(7)
@@ -152,7 +152,7 @@ def test_a_transformer_is_heard_by_the_paths_of_its_modules(is_training: bool) -
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_is_heard_with_its_scores_and_mask() -> None:
+def test_flex_attention_is_recorded_with_score_mod_and_mask() -> None:
     query, key, value = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 8)
     mask = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < 5), None, None, 16, 16, device="cpu")
 
@@ -217,7 +217,7 @@ def test_modules_are_chosen_by_patterns_of_paths() -> None:
     assert listener.counts.keys() == {"layers.1", "layers.2"}
 
 
-def test_each_thread_hears_what_it_runs() -> None:
+def test_each_thread_records_its_own_calls() -> None:
     model, shapes = Network().eval(), {}
 
     def work(number: int) -> None:
@@ -233,7 +233,7 @@ def test_each_thread_hears_what_it_runs() -> None:
 
 
 @pytest.mark.parametrize("all_threads", [True, False])
-def test_other_threads_are_heard_where_asked_or_named(all_threads: bool) -> None:
+def test_other_threads_are_recorded_on_request_or_noted(all_threads: bool) -> None:
     model = Network().eval()
 
     def run() -> None:
@@ -246,7 +246,7 @@ def test_other_threads_are_heard_where_asked_or_named(all_threads: bool) -> None
     assert any("other threads" in note for note in listener.notes()) is not all_threads
 
 
-def test_an_exception_of_the_program_leaves_torch_as_it_was() -> None:
+def test_an_exception_in_the_program_restores_torch() -> None:
     class Failing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             scaled_dot_product_attention(x, x, x)
@@ -277,14 +277,14 @@ def test_an_error_of_ours_does_not_reach_the_program() -> None:
 @pytest.mark.parametrize(
     "tensor", [torch.randn(1, 2, 0, 6), torch.randn(0, 2, 4, 6), torch.empty(1, 2, 4, 6, device="meta")]
 )
-def test_what_cannot_be_read_is_one_line(tensor: Tensor) -> None:
+def test_unreadable_tensors_leave_one_note(tensor: Tensor) -> None:
     _, calls, listener = heard(lambda: scaled_dot_product_attention(tensor, tensor, tensor))
     assert not calls
     assert len(listener.notes()) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_heard(dtype: torch.dtype) -> None:
+def test_half_precision_is_recorded(dtype: torch.dtype) -> None:
     x = torch.randn(1, 2, 4, 6).to(dtype)
     plain = scaled_dot_product_attention(x, x, x)
     _, (call,), _ = heard(lambda: scaled_dot_product_attention(x, x, x))
@@ -301,7 +301,7 @@ def test_autocast_and_inference_mode_are_left_as_they_are() -> None:
     assert len(calls) == 3
 
 
-def test_heads_of_one_axis_are_as_many_as_asked_for() -> None:
+def test_heads_setting_splits_a_single_axis() -> None:
     x = torch.randn(6, 4, 5)
     _, (unknown,), _ = heard(lambda: scaled_dot_product_attention(x, x, x))
     assert (unknown.attention.shape[:2], unknown.has_heads) == ((1, 6), False)
@@ -323,7 +323,7 @@ LEADS = {
 
 
 @pytest.mark.parametrize(("lead", "mask"), in_turn(LEADS, ["none", "all", "texts", "last"]))
-def test_heads_are_as_many_as_asked_for_on_any_axes(lead: str, mask: str) -> None:
+def test_heads_setting_splits_any_axes(lead: str, mask: str) -> None:
     sizes, num_heads, arranged = LEADS[lead]
     query, key = torch.randn(*sizes, 4, 8), torch.randn(*sizes, 7, 8)
     of_mask = {
@@ -341,7 +341,7 @@ def test_heads_are_as_many_as_asked_for_on_any_axes(lead: str, mask: str) -> Non
     torch.testing.assert_close(output_of(call), arranged(whole @ key), rtol=0, atol=1e-5)
 
 
-def test_shared_keys_are_those_of_their_heads_on_any_axes() -> None:
+def test_shared_keys_belong_to_their_heads_on_any_axes() -> None:
     query, key = torch.randn(2, 3, 5, 4, 8), torch.randn(2, 3, 1, 7, 8)
     _, (call,), _ = heard(lambda: scaled_dot_product_attention(query, key, key), heads={"*": 15})
     whole = (query @ key.mT * 8**-0.5).softmax(dim=-1).flatten(1, 2)
@@ -356,7 +356,7 @@ def test_heads_that_no_axes_make_are_refused() -> None:
 
 
 @pytest.mark.parametrize("lead", ["texts x heads", "texts, heads", "texts, groups, heads"])
-def test_heads_of_torchs_attention_are_those_that_its_projection_made(lead: str) -> None:
+def test_the_projection_determines_the_heads(lead: str) -> None:
     class Projecting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -473,7 +473,7 @@ def test_a_module_has_one_path_and_shares_it_with_no_other() -> None:
     assert paths == [first, first, second, third, third]
 
 
-def test_recordings_that_overlap_leave_everything_as_it_was() -> None:
+def test_overlapping_recordings_restore_everything() -> None:
     x, heard = torch.randn(1, 2, 3, 4), list[list[HeardCall]]([[], []])
     modes = len(_get_current_function_mode_stack())
     torch._dynamo.reset()
@@ -491,7 +491,7 @@ def test_recordings_that_overlap_leave_everything_as_it_was() -> None:
     assert [len(each) for each in heard] == [0, 1]
 
 
-def test_rows_that_some_heads_do_not_see_are_said() -> None:
+def test_rows_hidden_from_some_heads_are_noted() -> None:
     mask = torch.ones(1, 2, 3, 3, dtype=torch.bool)
     mask[0, 1, 1] = False
     x = torch.randn(1, 2, 3, 4)
@@ -502,7 +502,7 @@ def test_rows_that_some_heads_do_not_see_are_said() -> None:
     assert "hides every key of a row from only some heads" in note
 
 
-def test_by_hand_such_rows_are_heard_as_weights() -> None:
+def test_rows_hidden_from_some_heads_by_hand_are_recorded_as_weights() -> None:
     seen = torch.ones(1, 2, 12, 12, dtype=torch.bool)
     seen[0, 1, 7] = False
     heard: list[HeardCall] = []
@@ -553,7 +553,7 @@ class Folded(nn.Module):
 
 @pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize("num_heads", [3, 5])
-def test_heads_that_are_joined_before_texts_are_told_apart(is_fused: bool, num_heads: int) -> None:
+def test_heads_joined_before_texts_are_separated(is_fused: bool, num_heads: int) -> None:
     model, x = Folded(is_fused=is_fused, num_heads=num_heads), torch.randn(5, 7, 12)
     _, (call,), _ = heard(lambda: model(x))
     assert call.has_heads
@@ -609,7 +609,7 @@ def test_heads_one_by_one_are_one_head_each(num_texts: int) -> None:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_rows_that_numbers_hide_are_said(is_fused: bool) -> None:
+def test_rows_hidden_by_finite_numbers_are_noted(is_fused: bool) -> None:
     query, mask = torch.randn(2, 3, 5, 4), torch.zeros(5, 5)
     mask[2] = -1e9
 

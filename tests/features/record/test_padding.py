@@ -172,7 +172,7 @@ def drawn(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_padded_batch_is_its_texts(seed: int) -> None:
+def test_a_padded_batch_has_the_statistics_of_its_texts(seed: int) -> None:
     drawn(seed)
 
 
@@ -234,7 +234,7 @@ def test_padding_that_sees_itself_and_a_window_of_the_text_is_left_out(causal: b
 
 
 @pytest.mark.parametrize(("length", "is_said"), [(5, True), (8, False)])
-def test_one_token_that_may_be_padding_is_said_beside_texts_with_more(length: int, is_said: bool) -> None:
+def test_one_ambiguous_token_of_padding_is_noted_beside_longer_padding(length: int, is_said: bool) -> None:
     """A causal text of n tokens has the mask of one of n - 1 with a token of padding that sees itself."""
     layer = Attention(fused(lambda seen: seen)).eval()
     batch, there = padded([torch.randn(8, DIM), torch.randn(length, DIM)], "right", 0)
@@ -298,7 +298,7 @@ def test_texts_of_torchs_own_attention(case: str, side: str) -> None:
 
 
 @pytest.mark.parametrize("same_length", [False, True])
-def test_queries_of_cross_attention_are_another_axis_than_its_keys(same_length: bool) -> None:
+def test_queries_and_keys_of_cross_attention_have_separate_padding(same_length: bool) -> None:
     class Translator(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -370,7 +370,7 @@ def test_texts_that_attend_to_each_other_have_their_own_padding(
     assert_alike(one, both)
 
 
-def test_queries_that_may_be_of_two_texts_are_said() -> None:
+def test_queries_that_may_belong_to_two_texts_are_noted() -> None:
     """A third text is attended to, and the queries may be those of either of two others."""
     first, second, third = (nn.MultiheadAttention(DIM, 2, batch_first=True).eval() for _ in range(3))
     model = nn.ModuleDict({"first": first, "second": second, "third": third})
@@ -388,7 +388,7 @@ def test_queries_that_may_be_of_two_texts_are_said() -> None:
 
 
 @pytest.mark.parametrize("number", [-torch.inf, SMALLEST, -1e4])
-def test_a_generation_of_padded_texts_is_that_of_each(number: float) -> None:
+def test_generating_from_padded_texts_equals_generating_from_each(number: float) -> None:
     """The steps of a cache go on with the padded texts that the first call has read."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
@@ -425,7 +425,7 @@ def test_a_generation_of_padded_texts_is_that_of_each(number: float) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_gpt_oss_padded_is_each_text_by_itself(side: str) -> None:
+def test_a_padded_batch_of_gpt_oss_equals_its_texts(side: str) -> None:
     """Sinks beside one key, windows, one expert per token: layers and numbers, against its own weights."""
     from transformers import GptOssConfig, GptOssForCausalLM
 
@@ -476,7 +476,7 @@ def test_a_bias_by_the_place_from_the_last_hides_no_row(num_heads: int) -> None:
     assert seen.modules[0].padding == 0
 
 
-def test_maps_and_names_are_those_of_the_tokens_that_are_there() -> None:
+def test_maps_and_names_leave_out_padding() -> None:
     layer = Attention(fused(lambda seen: seen)).eval()
     text = torch.randn(4, DIM)
     batch, there = padded([text], "left", 2)
@@ -511,7 +511,7 @@ def test_the_last_token_of_a_text_whose_tokens_do_not_see_themselves_is_there(st
     assert seen.modules[0].padding == 0
 
 
-def test_padding_that_cannot_be_told_is_said() -> None:
+def test_ambiguous_padding_is_noted() -> None:
     """More keys than queries: which of the queries stand at the hidden keys nothing tells."""
     query, key = torch.randn(2, 2, 4, DIM), torch.randn(2, 2, 6, DIM)
     seen_keys = torch.ones(2, 1, 4, 6, dtype=torch.bool)
@@ -525,7 +525,7 @@ def test_padding_that_cannot_be_told_is_said() -> None:
     assert any("the statistics may include rows of padding" in note for note in notes)
 
 
-def test_what_is_no_number_is_said_wherever_it_is() -> None:
+def test_nan_is_noted_in_padding_and_elsewhere() -> None:
     """A row without a key is NaN by hand: in padding it is said, elsewhere its heads have no statistics."""
     layer = Attention(by_hand(lambda scores, seen: scores.masked_fill(~seen, -torch.inf))).eval()
     x = torch.randn(2, 5, DIM)

@@ -48,7 +48,7 @@ def x() -> Tensor:
 
 
 @pytest.mark.parametrize("modules", [None, "*"])
-def test_modules_without_a_hash_and_equal_ones_are_told_apart(modules: str | None, x: Tensor) -> None:
+def test_unhashable_and_equal_modules_are_distinguished(modules: str | None, x: Tensor) -> None:
     class Unhashable(Attention):
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Unhashable)
@@ -68,7 +68,7 @@ def test_modules_without_a_hash_and_equal_ones_are_told_apart(modules: str | Non
         assert [call.module for call in calls] == ["first", "second"]
 
 
-def test_a_module_that_does_not_name_its_parts_runs(x: Tensor) -> None:
+def test_a_module_with_failing_named_modules_runs(x: Tensor) -> None:
     class Nameless(Attention):
         def named_modules(self, *given: Any, **named: Any) -> Any:
             raise RuntimeError("no names")
@@ -83,7 +83,7 @@ class Stopped(BaseException):
 
 
 @pytest.mark.parametrize("modules", [None, "first", "*"])
-def test_a_module_that_was_cut_off_names_no_other(modules: str | None, x: Tensor) -> None:
+def test_an_interrupted_module_does_not_name_later_calls(modules: str | None, x: Tensor) -> None:
     class Stopping(Pair):
         def forward(self, x: Tensor) -> Tensor:
             self.first(x)
@@ -177,7 +177,7 @@ HAS_TORCH_FUNCTION = torch.overrides.has_torch_function
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_texts_that_are_nested_or_hidden_run_as_they_do() -> None:
+def test_nested_and_hidden_texts_keep_their_results() -> None:
     model, x = encoder(), torch.randn(2, 7, 12)
     nested = torch.nested.nested_tensor([x[0], x[1, :4]])
     layer = model.layers[0]
@@ -199,7 +199,7 @@ def test_texts_that_are_nested_or_hidden_run_as_they_do() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_torchs_encoder_is_heard_in_other_precisions(dtype: torch.dtype) -> None:
+def test_torchs_encoder_is_recorded_in_other_precisions(dtype: torch.dtype) -> None:
     model, x = encoder(), torch.randn(2, 7, 12)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         model, x = (model, x) if dtype == torch.bfloat16 else (model.double(), x.double())
@@ -208,7 +208,7 @@ def test_torchs_encoder_is_heard_in_other_precisions(dtype: torch.dtype) -> None
     assert result.equal(plain) and len(calls) == 2 and not listener.notes()
 
 
-def test_a_layer_that_is_cut_off_leaves_torch_as_it_was(x: Tensor) -> None:
+def test_an_interrupted_layer_restores_torch(x: Tensor) -> None:
     def stop(*given: object) -> None:
         raise Stopped
 
@@ -228,7 +228,7 @@ def test_a_layer_that_is_cut_off_leaves_torch_as_it_was(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", ["scaled_dot_product_attention", "softmax", "linear", "dropout"])
-def test_functions_that_a_program_replaces_are_called_as_often(
+def test_functions_replaced_by_a_program_are_called_equally_often(
     name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, calls = getattr(functional, name), []
@@ -249,7 +249,7 @@ def test_functions_that_a_program_replaces_are_called_as_often(
         assert len(calls) == 2 * count and result.equal(plain) and len(heard_calls) == 1
 
 
-def test_classes_of_tensors_are_asked_as_torch_asks_them(x: Tensor) -> None:
+def test_tensor_subclasses_are_called_as_torch_calls_them(x: Tensor) -> None:
     asked = []
 
     class Asked(Tensor):
@@ -277,7 +277,7 @@ class ByHand(Attention):
 
 
 @pytest.mark.parametrize("kind", [Attention, ByHand])
-def test_what_is_traced_or_transformed_is_the_same_and_said(kind: type[Attention], x: Tensor) -> None:
+def test_traced_and_transformed_code_is_unchanged_and_noted(kind: type[Attention], x: Tensor) -> None:
     model = kind()
 
     def traced() -> str:
@@ -304,7 +304,7 @@ def test_what_is_traced_or_transformed_is_the_same_and_said(kind: type[Attention
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -> None:
+def test_compiled_functions_run_uncompiled_with_a_note(x: Tensor) -> None:
     """Also outside of modules, where the compiler is imported while a recording is open."""
     compiled = []
 
@@ -338,7 +338,7 @@ def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -
 
 
 @pytest.mark.parametrize("wrong", ["product", "softmax", "attention"])
-def test_a_traceback_ends_where_the_program_s_does(wrong: str, x: Tensor) -> None:
+def test_tracebacks_equal_those_without_recording(wrong: str, x: Tensor) -> None:
     class Wrong(nn.Module):
         def forward(self, x: Tensor) -> Any:
             if wrong == "product":
@@ -388,7 +388,7 @@ def test_a_warning_names_the_line_of_the_program() -> None:
         assert places(lambda: model(x)) == alone
 
 
-def test_compiling_a_module_warns_of_hooks_of_others_alone() -> None:
+def test_compiling_warns_only_about_hooks_of_the_program() -> None:
     """Under warnings as errors, one of attn's hooks would end the program."""
     module, x = torch.compile(nn.Linear(8, 8), backend="eager"), torch.randn(2, 5, 8)
     with warnings.catch_warnings(), Listener(lambda _: None).listening():

@@ -191,7 +191,7 @@ for _ in range(7):
         pytest.param("all", "Means over calls from step 1 to 7", (0, 6, 7), marks=pytest.mark.nightly),
     ],
 )
-def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
+def test_training_steps_are_counted_and_named(
     tmp_path: Path, attn: Attn, calls: str, line: str, steps: tuple[int, ...]
 ) -> None:
     assert record(tmp_path, TRAINING, "--calls", calls, "-o", "run.json").returncode == 0
@@ -307,7 +307,7 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_a_program_that_a_signal_ends_at_once_leaves_a_line(tmp_path: Path) -> None:
+def test_a_program_ended_by_a_signal_leaves_one_line(tmp_path: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), 15)\n", "-o", "run.json")
     assert ended.returncode == 128 + signal.SIGTERM and not (tmp_path / "run.json").exists()
     words = "a process was ended by a signal or os._exit: its recording is not written\n"
@@ -330,7 +330,7 @@ def test_ctrl_c_reaches_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_program_may_end_as_it_likes_at_ctrl_c(tmp_path: Path) -> None:
+def test_the_program_chooses_its_exit_code_after_ctrl_c(tmp_path: Path) -> None:
     caught = f"import time\n{PROGRAM}try:\n    {WAITS}except KeyboardInterrupt:\n    raise SystemExit(5)\n"
     running = started(tmp_path, caught, "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
@@ -404,7 +404,7 @@ for rank in (1, 0):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_workers_are_heard(tmp_path: Path, way: str) -> None:
+def test_workers_are_recorded(tmp_path: Path, way: str) -> None:
     program = f"""{MODEL}
 import multiprocessing
 def work(tokens):
@@ -424,7 +424,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.nightly
-def test_a_worker_that_its_pool_ends_leaves_its_calls(tmp_path: Path) -> None:
+def test_a_worker_ended_by_its_pool_leaves_its_calls(tmp_path: Path) -> None:
     """`with Pool()` ends its workers by a signal."""
     program = f"""{MODEL}
 import multiprocessing
@@ -441,7 +441,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.nightly
-def test_a_fork_counts_for_itself_and_threads_are_heard(tmp_path: Path) -> None:
+def test_forks_are_counted_separately_and_threads_are_recorded(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
 from threading import Thread
@@ -461,7 +461,7 @@ for thread in threads:
     assert [row["measured"] for row in of_program] == [1 + 4] * 2
 
 
-def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
+def test_the_program_keeps_its_sitecustomize_and_path(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.custom = 'x'\n")
     (tmp_path / "program.py").write_text(
@@ -476,7 +476,7 @@ def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
     assert record(tmp_path, without).stdout == alone.stdout
 
 
-def test_nothing_is_imported_that_the_program_did_not_import(
+def test_recording_imports_no_large_packages(
     alone_and_recorded: tuple[Ended, Ended],
 ) -> None:
     alone, imported = (
@@ -491,7 +491,7 @@ def test_nothing_is_imported_that_the_program_did_not_import(
 
 
 @pytest.mark.nightly
-def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
+def test_a_python_without_attns_packages_is_reported(tmp_path: Path) -> None:
     (tmp_path / "jaxtyping.py").write_text("raise ModuleNotFoundError('gone', name='jaxtyping')\n")
     ended = record(tmp_path, f"{PROGRAM}print('result')", "-o", "run.json")
     assert (ended.returncode, ended.stdout) == (0, b"result\n")
@@ -573,7 +573,7 @@ def test_other_commands_read_the_stored_runs(tmp_path: Path, attn: Attn, three_c
 
 
 @pytest.mark.nightly
-def test_programs_with_other_arguments_are_surveys_of_their_own(tmp_path: Path, attn: Attn) -> None:
+def test_programs_with_different_arguments_are_separate_surveys(tmp_path: Path, attn: Attn) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     for arguments in ([], ["x"]):
         program = [sys.executable, "program.py", *arguments]
@@ -588,7 +588,7 @@ def test_programs_with_other_arguments_are_surveys_of_their_own(tmp_path: Path, 
     }
 
 
-def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_its_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
@@ -596,7 +596,7 @@ def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_open_is_written_as_a_module_ends(tmp_path: Path) -> None:
+def test_an_open_run_is_written_when_a_module_ends(tmp_path: Path) -> None:
     waiting = f"""{MODEL}
 import os, time
 import attncli.features.record.child.program as child
@@ -614,7 +614,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.nightly
-def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
+def test_runs_are_stored_while_the_program_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nprint(1, flush=True)\nimport sys; sys.stdin.read()\n"
     running = started(tmp_path, program, "-o", "run.db")
     end = time.monotonic() + 60
@@ -673,7 +673,7 @@ def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_no_numbers_and_no_runs_meet_no_expectation(tmp_path: Path) -> None:
+def test_nan_and_missing_runs_fail_expectations(tmp_path: Path) -> None:
     nan = "call()\ncall.__globals__['torch'].randn = lambda *s: torch.full(s, torch.nan)\ncall()\n"
     for file, line in (("run.json", "expected numbers: got NaN in 1 of 2 texts"), ("n.db", "got no number")):
         flags = ["--calls", "all", "--expect", "entropy < 9", "-o", file]
@@ -699,7 +699,7 @@ seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its 
 
 
 @pytest.mark.nightly
-def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
+def test_rows_of_nan_fail_expectations(tmp_path: Path) -> None:
     padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
     said = padding.stderr.decode()
     assert padding.returncode == 1 and "8 rows; 2 padding rows left out, 2 of them NaN" in said
@@ -715,7 +715,7 @@ def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_process_that_executes_another_program_leaves_its_runs(tmp_path: Path) -> None:
+def test_exec_keeps_the_runs_of_both_programs(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
 if len(sys.argv) < 2:
@@ -728,7 +728,7 @@ if len(sys.argv) < 2:
 
 
 @pytest.mark.nightly
-def test_a_child_that_heard_nothing_lost_nothing(tmp_path: Path) -> None:
+def test_a_child_without_attention_reports_no_loss(tmp_path: Path) -> None:
     program = f"{PROGRAM}import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\n"
     ended = record(tmp_path, program, "-o", "run.json")
     assert (ended.returncode, ended.stderr.decode()) == (0, f"run.json: {HEARD}\n")
@@ -736,7 +736,7 @@ def test_a_child_that_heard_nothing_lost_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
-def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
+def test_a_store_that_cannot_grow_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
     limited = f"ulimit -f 100; {shlex.join(ATTN)} record -o run.db -- {PYTHON} program.py"
     ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
@@ -772,7 +772,7 @@ def test_programs_run_in_folders_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_process_that_outlives_the_program_harms_nobody(tmp_path: Path) -> None:
+def test_a_process_may_outlive_the_program(tmp_path: Path) -> None:
     program = f"""{MODEL}
 import os, time
 if os.fork() == 0:
@@ -795,7 +795,7 @@ call()
 
 
 @pytest.mark.nightly
-def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> None:
+def test_a_recording_without_attention_says_what_was_searched(tmp_path: Path) -> None:
     ended = record(tmp_path, PROGRAM, "--modules", "other.*")
     line = "no attention was detected in modules that match --modules other.*: "
     assert ended.stderr.decode().startswith(line)

@@ -119,7 +119,7 @@ def captured() -> Any:
     return attncli.layers(attncli.open_model(), TEXT)
 
 
-def test_the_heads_of_a_model_are_those_of_its_survey(captured: Any) -> None:
+def test_statistics_equal_those_of_the_survey(captured: Any) -> None:
     model = attncli.open_model()
     survey = attncli.survey(model, TEXT)
     tokens = attncli.run("heads", sentence=TEXT).tokens
@@ -207,7 +207,7 @@ def test_a_batch_is_texts() -> None:
     np.testing.assert_array_equal(last.heads.column("entropy"), ones[-1].column("entropy"))
 
 
-def test_cross_attention_has_a_stack_of_its_own() -> None:
+def test_cross_attention_has_a_separate_stack() -> None:
     calls = [
         call_of(random_layer(5), module="decoder.0.self"),
         call_of(
@@ -253,7 +253,7 @@ def prefix_of(layer: AttentionLayer, start: int, stop: int, *, static: int | Non
 
 
 @pytest.mark.parametrize("num_keys", [3, 7, 11])
-def test_names_of_the_queries_leave_cross_attention_as_it_is(num_keys: int) -> None:
+def test_token_names_do_not_change_cross_attention(num_keys: int) -> None:
     """Names for 7 tokens fit the queries: whatever the number of keys, the heads have the same statistics."""
     torch.manual_seed(num_keys)
     module = nn.MultiheadAttention(20, 4, batch_first=True).eval()
@@ -319,7 +319,7 @@ def test_another_text_begins_where_the_keys_are_others() -> None:
     assert recorded_heads(calls).num_texts == 2
 
 
-def test_steps_beyond_the_memory_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_beyond_the_memory_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.features.record.recorder.MOST_COPIED", 300)
     layer = random_layer(8, heads=1)
     calls = [call_of(prefix_of(layer, 0, 5)), *(call_of(prefix_of(layer, at, at + 1)) for at in (5, 6, 7))]

@@ -61,14 +61,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_its_page_says_first_that_maps_are_of_one_text_of_several() -> None:
+def test_the_page_says_that_maps_show_the_first_text() -> None:
     line = "Statistics are means over 4 texts; maps show the first text."
     assert report_data(recorded(4))["finding"] == line
     assert "The maps show the first of 4 texts." in recorded(4).notes
     assert report_data(recorded())["finding"] == ""
 
 
-def test_its_maps_are_those_of_a_survey_of_heads() -> None:
+def test_maps_have_the_form_of_a_survey() -> None:
     report = recorded(tokens=TOKENS)
     weights = report.tensors["weights"]
     assert weights.axes == ("layer", "head", "query", "key") and weights.values.shape == (4, 4, 11, 11)
@@ -96,7 +96,7 @@ def test_the_table_of_heads_names_the_modules(attn: Attn, folder: Path) -> None:
     assert len(rows) == 6 * 4 and rows[0]["module"] == "encoder.layers.0.self_attn"
 
 
-def test_the_first_screen_says_which_module_each_layer_is(attn: Attn, folder: Path) -> None:
+def test_the_first_screen_lists_the_module_of_each_layer(attn: Attn, folder: Path) -> None:
     lines = attn(["show", str(folder / "one.json")]).out.splitlines()
     assert lines[0] == ("record: 4 layers × 4 heads, cross 2 layers × 4 heads, 11 tokens, of train.py")
     assert any("0-1  encoder.layers.0-1.self_attn" in line and "11 × 11" in line for line in lines)
@@ -189,7 +189,7 @@ def test_conditions_are_checked_in_it(folder: Path, name: str) -> None:
     assert line.startswith("expected entropy < 0.1: got ") and not expectations.unmet()
 
 
-def test_a_recording_that_heard_nothing_says_so_in_a_notebook() -> None:
+def test_an_empty_recording_says_so_in_a_notebook() -> None:
     recording = attncli.record()
     assert Sanitised(recording._repr_html_()).text == repr(recording)
 

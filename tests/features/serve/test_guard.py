@@ -138,13 +138,13 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_all_others_get_403_and_nothing_else(served: Running, name: str) -> None:
+def test_hostile_requests_get_403(served: Running, name: str) -> None:
     before = len(served.asked)
     assert is_refused(HOSTILE[name](served)), name
     assert len(served.asked) == before
 
 
-def test_before_anything_is_read_who_asks_and_how_much_comes_is_known() -> None:
+def test_client_address_and_body_size_are_checked_before_reading() -> None:
     """No socket of ours is heard on another machine: what the guard adds to that is asked here alone."""
     secrets = guard.Secrets()
     guarded = guard.Guard(no_app, secrets, server.ADDRESSES)
@@ -167,7 +167,7 @@ async def no_app(*_: object) -> None:
     raise AssertionError("nothing gets here")
 
 
-def test_whoever_has_the_link_hears_that_a_page_opened_it(served: Running) -> None:
+def test_the_owner_is_told_if_another_page_opened_the_link(served: Running) -> None:
     sent = {"Host": served.host, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
     reply = served.raw(request("GET", f"/?token={served.secrets.token}", sent))
     assert (reply.status, reply.body) == (403, guard.FROM_ELSEWHERE) and "set-cookie" not in reply.headers
@@ -196,7 +196,7 @@ def test_beyond_some_connections_requests_are_refused_until_idle_ones_are_closed
         assert it.get("alive").status == 204
 
 
-def test_a_connection_that_was_answered_is_closed_when_it_asks_nothing_more(
+def test_an_idle_connection_is_closed_after_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 1)
@@ -208,7 +208,7 @@ def test_a_connection_that_was_answered_is_closed_when_it_asks_nothing_more(
         assert kept.recv(1) == b""
 
 
-def test_files_that_ran_out_are_no_traceback() -> None:
+def test_running_out_of_files_prints_no_traceback() -> None:
     told: list[object] = []
     loop = Mock(default_exception_handler=told.append)
     server.tell_unless_full(loop, {"exception": OSError(errno.EMFILE, "Too many open files")})
@@ -217,7 +217,7 @@ def test_files_that_ran_out_are_no_traceback() -> None:
     assert len(told) == 1
 
 
-def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_requests_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
     monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 0.4)
     with running() as it:
@@ -260,13 +260,13 @@ def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         {"ask": "why", "tab": "t", "text": "a", "answer": "x"},
     ],
 )
-def test_a_page_can_say_nothing_else_than_a_question(served: Running, body: object) -> None:
+def test_invalid_questions_are_refused(served: Running, body: object) -> None:
     before = len(served.asked)
     reply = served.post("ask", body)
     assert (reply.status, reply.body) == (400, b"") and len(served.asked) == before
 
 
-def test_json_that_nests_deeply_is_no_question(served: Running) -> None:
+def test_deeply_nested_json_is_refused(served: Running) -> None:
     deep = b"[" * 10**5
     headers = served.headers(
         Origin=f"http://{served.host}", Content_Type="application/json", Content_Length=str(len(deep))

@@ -59,7 +59,7 @@ def in_line(it: Running, text: str) -> None:
     wait_for(lambda: text in {each.question.text for each in it.model._line})
 
 
-def test_of_a_tab_the_newest_question_is_answered_and_other_tabs_are_in_turn() -> None:
+def test_a_newer_question_of_a_tab_replaces_the_older_and_tabs_take_turns() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         first = asking(it, "heads", "first", tab="a")
@@ -92,7 +92,7 @@ def test_of_a_tab_the_newest_question_is_answered_and_other_tabs_are_in_turn() -
         assert gate.most == 1 and not it.model.is_busy
 
 
-def test_a_page_that_is_alone_is_not_told_that_it_waits() -> None:
+def test_a_single_page_is_not_told_that_it_waits() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         first = asking(it, "heads", "a")
@@ -105,7 +105,7 @@ def test_a_page_that_is_alone_is_not_told_that_it_waits() -> None:
             assert not any("waits" in line for line in replies[0].lines())
 
 
-def test_stop_takes_what_waits_out_of_the_line_at_once() -> None:
+def test_stop_removes_a_waiting_question() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         first = asking(it, "heads", "first", tab="a")
@@ -120,7 +120,7 @@ def test_stop_takes_what_waits_out_of_the_line_at_once() -> None:
         assert last(first[1][0]) == {"asked": "first", "stopped": False}
 
 
-def test_stop_ends_what_that_tab_writes_and_no_other() -> None:
+def test_stop_ends_only_the_answer_of_its_tab() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         thread, replies = asking(it, "generate", "a", tab="a")
@@ -133,7 +133,7 @@ def test_stop_ends_what_that_tab_writes_and_no_other() -> None:
         assert last(replies[0]) == {"asked": "a", "stopped": True}
 
 
-def test_a_page_that_is_closed_takes_its_questions_along() -> None:
+def test_closing_a_page_withdraws_its_questions() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         body = json.dumps({"ask": "heads", "tab": "a", "text": "closed"}).encode()
@@ -149,7 +149,7 @@ def test_a_page_that_is_closed_takes_its_questions_along() -> None:
         assert last(replies[0]) == {"asked": "next", "stopped": False}
 
 
-def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "MOST_WAITING", 2)
     gate = Gate()
     model, lines = OneModel(gate.answer), SimpleQueue[str | None]()

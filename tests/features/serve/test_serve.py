@@ -83,7 +83,7 @@ class Browser:
             return [json.loads(line) for line in reply.read().splitlines()]
 
 
-def test_the_link_opens_a_page_that_asks_and_ctrl_c_ends_it_while_the_model_computes(tmp_path: Path) -> None:
+def test_the_link_opens_the_page_and_ctrl_c_ends_a_busy_server(tmp_path: Path) -> None:
     with started(tmp_path, "--sentence", "abcabc") as it:
         browser = Browser(it.link)
         assert browser.address.startswith(f"http://127.0.0.1:{it.port}/") and "token" not in browser.address
@@ -114,14 +114,14 @@ def asking(browser: Browser, question: dict[str, object]) -> None:
         return
 
 
-def test_a_signal_that_terminates_ends_it(tmp_path: Path) -> None:
+def test_sigterm_ends_the_server(tmp_path: Path) -> None:
     with started(tmp_path, "--port", str(free_port())) as it:
         assert Browser(it.link).html
         assert it.end_by(signal.SIGTERM)[0] == 143
         assert "Traceback" not in it.stderr.read_text()
 
 
-def test_a_signal_that_a_shell_ignores_for_what_runs_in_its_background_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     async def no_app(*_: object) -> None:
         """Nothing is asked."""
 
@@ -140,7 +140,7 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def test_a_port_in_use_is_a_line_before_a_model_is_read(attn: Attn) -> None:
+def test_a_port_in_use_is_refused_before_the_model_is_read(attn: Attn) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -165,7 +165,7 @@ def test_a_port_in_use_is_a_line_before_a_model_is_read(attn: Attn) -> None:
         (["--texts", "lines.txt"], "--texts: is not a flag of attn serve"),
     ],
 )
-def test_what_it_cannot_serve_is_a_line(
+def test_wrong_arguments_are_one_line(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -175,6 +175,6 @@ def test_what_it_cannot_serve_is_a_line(
     assert ended.err.lower().startswith(line.lower()) and len(ended.err.splitlines()) == 1
 
 
-def test_without_what_serves_it_is_a_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_page, "find_spec", lambda name: None)
     assert attn(["serve"]) == (2, "", 'serve: needs: pip install "attncli[serve]"\n')

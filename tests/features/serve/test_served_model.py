@@ -77,7 +77,7 @@ def test_an_answer_is_the_page_of_the_command(attn: Attn, served: Running, tmp_p
 
 
 @pytest.mark.nightly
-def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) -> None:
+def test_next_tokens_equal_those_from_python(served: Running, shipped: ServedModel) -> None:
     (line,) = served.ask("next", TEXT, heads=["1:0"]).lines()
     rows = attncli.next_tokens(shipped.pretrained, TEXT, heads="1:0", top=12).tokens
     for name in ("probability", "without"):
@@ -93,7 +93,7 @@ def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) 
         assert report["statistics"]["parts"]["logit"] == pytest.approx(parts.logit)
 
 
-def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
+def test_without_a_text_the_probe_is_surveyed(served: Running) -> None:
     *_, report = served.ask("heads", "").lines()
     assert len(report["tokens"]) == 49  # [BOS] and 24 random tokens, twice
     for ask in ("next", "why", "ablate", "generate"):
@@ -169,7 +169,7 @@ def lines_of(served: ServedModel, ask: AskedFor, text: str = "the cat sat", **mo
 
 
 @pytest.mark.parametrize("architecture", ["BERT", "T5"])
-def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture: str) -> None:
+def test_questions_not_available_for_a_model_are_one_line(tmp_path: Path, architecture: str) -> None:
     folder = (save_writer if architecture == "T5" else save_model)(tmp_path / architecture, architecture)
     given = {"model": Given(str(folder), "--model", True)}
     served = ServedModel(given, attncli.open_model(folder))
@@ -189,7 +189,7 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, PanicException, SystemExit])
-def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
+def test_an_internal_error_is_one_line_and_the_server_continues(
     kind: type[BaseException],
     shipped: ServedModel,
     monkeypatch: pytest.MonkeyPatch,
@@ -207,7 +207,7 @@ def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
     assert "secret" not in "".join(capsys.readouterr())
 
 
-def test_how_far_what_is_lost_is(shipped: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_reports_its_progress(shipped: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.features.serve.served_model.SECONDS_BETWEEN_SHARES", 0)
     *shares, announced, report = lines_of(shipped, "ablate", TEXT)
     numbers = [line["share"] for line in shares]
@@ -215,7 +215,7 @@ def test_how_far_what_is_lost_is(shipped: ServedModel, monkeypatch: pytest.Monke
     assert announced["report"] and len(report["statistics"]["heads"]) == 8
 
 
-def test_stopped_writing_ends_with_what_there_is(shipped: ServedModel) -> None:
+def test_stopped_generation_keeps_its_tokens(shipped: ServedModel) -> None:
     stopped, lines = Event(), list[Any]()
 
     def put(line: str) -> None:
@@ -230,7 +230,7 @@ def test_stopped_writing_ends_with_what_there_is(shipped: ServedModel) -> None:
 
 
 @pytest.mark.parametrize("ask", ["heads", "next", "ablate", "why", "generate"])
-def test_a_question_that_nobody_waits_for_ends_at_the_next_layer(shipped: ServedModel, ask: AskedFor) -> None:
+def test_a_withdrawn_question_ends_at_the_next_layer(shipped: ServedModel, ask: AskedFor) -> None:
     stopped, lines = Event(), list[Any]()
     stopped.set()
     layers: list[int] = []
@@ -280,7 +280,7 @@ def test_next_tokens_of_a_model_that_gives_nan_are_an_error(tmp_path: Path) -> N
     assert "returns NaN" in line["error"]
 
 
-def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:
+def test_removed_heads_apply_to_every_question(tmp_path: Path) -> None:
     folder, heads = save_writer(tmp_path / "Llama", "Llama"), ("0:1", "1:0")
     opened = attncli.open_model(folder)
     served = ServedModel({"model": Given(str(folder), "--model", True)}, opened)
@@ -296,7 +296,7 @@ def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:
             assert without["statistics"] == expected["statistics"]
 
 
-def test_special_tokens_that_are_written_are_shown_and_become_part_of_the_text(shipped: ServedModel) -> None:
+def test_generated_special_tokens_are_shown_and_added_to_the_text(shipped: ServedModel) -> None:
     tokenizer = copy.deepcopy(shipped.pretrained.tokenizer)
     tokenizer.add_special_tokens({"additional_special_tokens": ["c"]})
     opened = replace(shipped.pretrained, own_tokenizer=tokenizer)

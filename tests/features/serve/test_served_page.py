@@ -70,7 +70,7 @@ def tokens_of(page: Any) -> str:
     return "".join(label.split(" ", 1)[1] for label in labels)
 
 
-def test_the_modules_fit_each_other_and_ask_the_server_in_one_place() -> None:
+def test_only_one_module_of_the_page_asks_the_server() -> None:
     sources = modules(START_SCRIPT, FOLDER)
     exported, imported = exports_and_imports(sources)
     assert exported - imported == {"blocks", "shade"}
@@ -78,7 +78,7 @@ def test_the_modules_fit_each_other_and_ask_the_server_in_one_place() -> None:
     assert fetching == {"answers.js"} and MARKUP.findall(sources["answers.js"]) == ["fetch("]
 
 
-def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab: Tab) -> None:
+def test_the_page_answers_typing_clicks_and_generation(served: Running, tab: Tab) -> None:
     page = tab(served)
     assert page.url.startswith(f"http://{served.host}{served.secrets.folder}") and "token" not in page.url
     assert tokens_of(page) == f"<bos>{TEXT}"
@@ -154,7 +154,7 @@ def test_back_leads_to_the_text_before(served: Running, tab: Tab) -> None:
     assert page.input_value("#asked-text") == "ab ab"
 
 
-def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
+def test_a_stopped_answer_is_kept_and_reported(browser: Any, tab: Tab) -> None:
     """Some of ten tokens; of what is lost nothing is there before the end."""
     model = ServedModel({}, attncli.open_model())
 
@@ -192,7 +192,7 @@ def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
 
 
 @pytest.mark.nightly
-def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: Tab) -> None:
+def test_a_reload_keeps_the_text_and_mistakes_are_one_line(served: Running, tab: Tab) -> None:
     page = tab(served)
     page.fill("#asked-text", "x" * 4000)
     page.keyboard.press("Enter")
@@ -213,7 +213,7 @@ def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: T
 
 
 @pytest.mark.nightly
-def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, tab: Tab) -> None:
+def test_answers_on_another_text_are_greyed_out(served: Running, tab: Tab) -> None:
     page = tab(served)
     answered(page, "next", 1)
     is_old = "() => document.querySelector('#next-box').inert"
@@ -249,9 +249,7 @@ def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, ta
 
 
 @pytest.mark.nightly
-def test_a_head_of_a_table_leads_to_its_map_and_reports_stay_as_they_were_left(
-    served: Running, tab: Tab
-) -> None:
+def test_a_head_in_a_table_opens_its_map_and_reports_keep_their_state(served: Running, tab: Tab) -> None:
     page = tab(served)
     answered(page, "next", 1)
     page.fill("#from", "c")
@@ -301,7 +299,7 @@ def test_two_tabs_never_mix(served: Running, tab: Tab) -> None:
 FORM = "<form method=post enctype=text/plain action={}><input name=x value=y></form>"
 
 
-def test_another_site_in_the_same_browser_gets_nothing(served: Running, tab: Tab) -> None:
+def test_another_site_in_the_same_browser_is_refused(served: Running, tab: Tab) -> None:
     page = tab(served)
     answered(page, "next", 1)
     before, folder = len(served.asked), page.url.partition("#")[0]
@@ -336,7 +334,7 @@ def test_another_site_in_the_same_browser_gets_nothing(served: Running, tab: Tab
 
 
 @pytest.mark.nightly
-def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None:
+def test_a_stopped_server_is_reported_and_the_page_stays(browser: Any) -> None:
     context = browser.new_context()
     with serving() as it:
         page = context.new_page()
@@ -356,7 +354,7 @@ def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None
 
 
 @pytest.mark.nightly
-def test_it_fits_the_width_of_a_telephone(served: Running, tab: Tab) -> None:
+def test_the_page_fits_the_width_of_a_phone(served: Running, tab: Tab) -> None:
     page = tab(served, viewport={"width": 390, "height": 800}, color_scheme="dark")
     answered(page, "next", 1)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

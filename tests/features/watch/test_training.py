@@ -38,7 +38,7 @@ def numbers_at(over: HeadsOverSteps, place: int) -> dict[str, np.ndarray]:
     return {name: rows.column(name) for name in over.statistics}
 
 
-def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
+def test_patterns_equal_those_of_the_survey(over: HeadsOverSteps) -> None:
     named = head_patterns(over)
     for place in range(len(STEPS)):
         rows = over.heads(place)
@@ -48,7 +48,7 @@ def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None
             assert PATTERN_NAMES[named[place, row["layer"], row["head"]]] == row["pattern"] == expected
 
 
-def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: HeadsOverSteps) -> None:
+def test_counts_equal_those_of_the_survey_and_determine_first_steps(over: HeadsOverSteps) -> None:
     for row in forming(over):
         for place, count in enumerate(row["count"]):
             numbers = numbers_at(over, place)
@@ -60,7 +60,7 @@ def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: H
     assert "next token" not in {row["pattern"] for row in forming(over)}, "it has too few rows"
 
 
-def test_changes_are_those_between_neighbouring_steps(over: HeadsOverSteps) -> None:
+def test_changes_are_between_neighbouring_steps(over: HeadsOverSteps) -> None:
     expected = []
     for place in range(1, len(STEPS)):
         for before, after in zip(over.heads(place - 1), over.heads(place), strict=True):
@@ -70,7 +70,7 @@ def test_changes_are_those_between_neighbouring_steps(over: HeadsOverSteps) -> N
     assert found == expected
 
 
-def test_a_step_is_told_by_the_ends_and_means_of_all_heads(over: HeadsOverSteps) -> None:
+def test_a_step_has_extremes_and_means_over_all_heads(over: HeadsOverSteps) -> None:
     rows = step_rows([over], [None, 2.0, 1.0, 0.5])
     assert [row["loss"] for row in rows] == [None, 2.0, 1.0, 0.5]
     for place, row in enumerate(rows):

@@ -335,7 +335,7 @@ def test_a_log_that_cannot_be_read_has_no_losses(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_cache(
+def test_revisions_of_a_hub_id_are_read_online_and_from_the_cache(
     checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Hub.folders = {f"step{step}-tokens1B": checkpoints / f"checkpoint-{step}" for step in STEPS}
@@ -543,7 +543,7 @@ def test_show_statistics_and_a_malformed_head(watched: Path, attn: Attn) -> None
 LEARNED = "lessons/learning-to-copy.db"
 
 
-def test_every_column_of_its_tables_can_be_expected(attn: Attn) -> None:
+def test_conditions_may_use_every_column_of_the_tables(attn: Attn) -> None:
     report = json.loads(attn(["watch", LEARNED, "--format", "json"]).out)
     of_head = json.loads(attn(["watch", LEARNED, "--head", "1:1", "--format", "json"]).out)
     for statistics, flags in ((report["statistics"], []), (of_head["statistics"], ["--head", "1:1"])):
@@ -561,7 +561,7 @@ def test_every_column_of_its_tables_can_be_expected(attn: Attn) -> None:
 
 
 @pytest.mark.nightly
-def test_counts_of_heads_are_expected_of_every_step(attn: Attn) -> None:
+def test_conditions_on_head_counts_apply_to_every_step(attn: Attn) -> None:
     ended = attn(["watch", LEARNED, "--expect", "induction_heads > 0"])
     rows = json.loads(attn(["watch", LEARNED, "--format", "json"]).out)["statistics"]["steps"]
     without = [row["step"] for row in rows if not row["induction_heads"]]

@@ -486,7 +486,7 @@ def test_losses_of_the_trainer_of_transformers_belong_to_their_steps(
 
 
 @pytest.mark.nightly
-def test_a_resumed_trainer_keeps_the_loss_of_the_step_it_goes_on_from(
+def test_a_resumed_trainer_keeps_the_loss_of_its_first_step(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     store, settings = tmp_path / "run.db", {"logging_steps": 2, "save_strategy": "steps", "save_steps": 4}
@@ -748,7 +748,7 @@ OF_OWN_MODELS = [
 
 
 @pytest.mark.parametrize(("given", "line"), OF_OWN_MODELS, ids=[line[:20] for _, line in OF_OWN_MODELS])
-def test_what_another_module_lacks_is_one_line(given: dict[str, Any], line: str) -> None:
+def test_wrong_arguments_for_another_module_are_one_line(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=line):
         Watch(OwnModel(), **given)
     with pytest.raises(UserError, match="model: no attention was detected in Linear: "):
