@@ -152,7 +152,7 @@ MISTAKES = [
     ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: use --file t.txt for a text"),
     ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
     ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
-    ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: save a survey of them first: attn heads --store runs.sqlite -o runs.json"),
+    ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: first save a survey of these runs: attn heads --store runs.sqlite -o runs.json"),
     ("diff paper.pdf other.json", "paper.pdf: reports cannot be read from .pdf files: save the report as JSON (-o paper.json) and compare that file"),
     ("diff paper other.json", "paper: is a PDF, not text: convert it with pdftotext"),
     ("show report.json", "report.json: is a database: if it is a store, attn results, watch or heads --store shows it"),

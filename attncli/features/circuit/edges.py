@@ -59,7 +59,7 @@ LEAST_SUM = 0.1
 
 
 class _EdgeEnd(NamedTuple):
-    """A side of a head, or the logits (which have no layer or head), that parts write to."""
+    """A side of a head, or the logits, to which parts write; the logits have no layer or head."""
 
     layer: int | None
     head: int | None
@@ -113,7 +113,9 @@ def head_edges(
     if pattern is not None:
         heads = heads_with_pattern(pretrained, readings, pattern)
         if not heads:
-            raise UserError(f"pattern: no head of {pretrained.name} has this pattern here (got {pattern})")
+            raise UserError(
+                f"pattern: no head of {pretrained.name} has this pattern on this input (got {pattern})"
+            )
     targets: list[tuple[_EdgeEnd, list[StreamPart]]] = []
     shares, weights, logits = _Means(), _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}

@@ -25,16 +25,18 @@ else:
     PatternName = Literal[tuple(HEAD_PATTERNS)]
 
 SHARE_NOTE = (
-    "share: for K and Q, the part of a head's score, relative to an average key, that an earlier head wrote "
-    "on the key (query); for V, that part of its output. "
+    "share: for K and Q, the part of a head's score (relative to an average key) that an earlier head "
+    "wrote on the key or query; for V, the part of the head's output. "
 )
-LOGIT_NOTE = "logit: the effect on the likeliest next token's logit through the edge."
-STRENGTH_NOTE = "strength: the share times the head's mean weight after the first key."
+LOGIT_NOTE = "logit: the effect through the edge on the logit of the most likely next token."
+STRENGTH_NOTE = "strength: the share times the head's mean weight on the keys after the first."
 WEIGHTS_NOTE = (
-    "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. W2 includes the gains of the "
-    "norms; rotations are left out."
+    "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. W2 includes the gains of "
+    "the norms; rotations are ignored."
 )
-COPYING_NOTE = "copying: sum Re(e) / sum |e|, e the eigenvalues of W_U W_OV W_E; 1 for a head that copies."
+COPYING_NOTE = (
+    "copying: sum Re(e) / sum |e| over the eigenvalues e of W_U W_OV W_E; 1 for a head that copies."
+)
 
 
 HeadFed = Annotated[
@@ -70,7 +72,7 @@ class CircuitSpec(HeadsFeedingHeadsSpec, SurveyTextSpec):
     off_keys = frozenset({"texts", "text_group", "pattern"})
     next_steps = ("--head LAYER:HEAD", "--weights", "-o circuit.svg")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "context": "only reads decoders: scores of an encoder-decoder are not sums of parts"
+        "context": "reads only decoders, because the scores of an encoder-decoder are not sums of parts"
     }
 
     head: HeadFed = None

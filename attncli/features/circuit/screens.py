@@ -163,7 +163,7 @@ def _into_logits(report: Report, display: Display) -> Iterator[str]:
     edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
     if edges:
         names = (f"{edge.start} {fixed(edge.strength, display.precision)}" for edge in edges)
-        yield f"into the next token's logit: {', '.join(names)}"
+        yield f"added to the next token's logit: {', '.join(names)}"
 
 
 def _copying(report: Report, display: Display) -> Iterator[str]:
@@ -178,7 +178,9 @@ def _notes(report: Report) -> Iterator[str]:
     yield report.how_to_read
     between = [edge for edge in head_edges(report.result) if edge.end != LOGITS]
     if isinstance(report.result, HeadEdges) and any(map(_cancels, between[:USUAL_ROWS])):
-        yield f"share {NO_NUMBER}: parts of both signs cancel, so that this one is larger than their sum."
+        yield (
+            f"share {NO_NUMBER}: parts of opposite signs cancel, so that this part is larger than their sum."
+        )
     yield from report.notes
 
 
@@ -232,7 +234,7 @@ def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> No
 def _dot_lines(report: Report, display: Display) -> Iterator[str]:
     graph = layered_graph(head_edges(report.result))
     if graph is None:
-        raise NothingToDraw(f"this report of {report.experiment} has no edges: use a report of attn circuit")
+        raise NothingToDraw(f"this {report.experiment} report has no edges: use a report from attn circuit")
     yield f"digraph {_quoted(display.title or title(report))} {{"
     yield "  rankdir=BT; node [shape=box];"
     for row in range(len(graph.rows)):

@@ -154,9 +154,9 @@ class ToUnembedding(_End):
             return outputs
 
     def refusal(self) -> str | None:
-        """The reason why the logits are not a sum over the stream, or None if they are."""
+        """The reason why the logits are not a sum over the parts of the stream, or None if they are."""
         if not self.is_linear():
-            return "between its last block and W_U there is more than a norm and products of matrices"
+            return "between its last block and W_U, the model applies more than a norm and matrix products"
         return (
             None if self._keeps_order() else "its logits are changed after W_U by more than a factor or a cap"
         )
@@ -243,7 +243,7 @@ def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
     into = FromEmbedding(stream)
     table = embedding_weight(stream.pretrained)
     if len(table) != len(unembedding.weight) or not into.is_linear():
-        return Copied(None, "between its embedding and its first block there is more than a norm")
+        return Copied(None, "between its embedding and its first block, the model applies more than a norm")
 
     def matrix(end: _End, dim: int) -> Tensor:
         directions = torch.eye(dim, dtype=unembedding.weight.dtype, device=unembedding.weight.device)

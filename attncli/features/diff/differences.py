@@ -108,7 +108,7 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
         sides = [f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (a, b)]
         raise UserError(
             f"diff: the weights of A are {sides[0]}, of B {sides[1]}: "
-            "they may only differ in layers, heads and tokens"
+            "they may differ only in layers, heads and tokens"
         )
     shared = tuple(slice(min(i, j)) for _, i, j in sizes)
     values_a, values_b = a.values[shared], b.values[shared]

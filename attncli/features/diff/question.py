@@ -102,7 +102,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
 NO_SHARED_NOTE = "A and B have no token in common, so no rows are compared."
-GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
+GAP_NOTE = "A token that one side lacks has no row on that side, and its weight as a key is 0 there."
 
 
 def _weights(report: Report, side: str) -> NamedTensor | None:
@@ -139,7 +139,7 @@ def _change_note(changed: "ChangedHeads") -> str:
     """A sentence about the number of changed heads."""
     if not changed.num_shared:
         return "A and B have no head statistic in common."
-    chance = " With this many comparisons, some differ by chance." if changed.num_changed else ""
+    chance = " With this many comparisons, some changes are due to chance." if changed.num_changed else ""
     heads = counted(changed.num_shared, "head")
     return f"{changed.num_changed} of {heads} changed beyond their 95 % intervals.{chance}"
 
@@ -240,7 +240,7 @@ def compare(a: Report, b: Report) -> Report:
     weights_a, weights_b = _weights(a, "A"), _weights(b, "B")
     if (weights_a is None) != (weights_b is None):
         without = "A" if weights_a is None else "B"
-        raise UserError(f"diff: {without} has no weights to compare with the other side's")
+        raise UserError(f"diff: {without} has no weights, so the other side's weights cannot be compared")
     notes = [*left_out_notes(head_places(a, weights_a), head_places(b, weights_b))]
     mapped = _mapped_stack(a), _mapped_stack(b)
     if set(mapped) in DIFFERENT_MAPS:
@@ -251,7 +251,10 @@ def compare(a: Report, b: Report) -> Report:
         moved = weight_differences(_aligned_weights(a, weights_a), _aligned_weights(b, weights_b))
         notes += _notes_on_tokens(moved)
     elif a.experiment != b.experiment:
-        raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and different statistics")
+        raise UserError(
+            f"diff: {a.experiment} and {b.experiment} have no weights and different statistics: compare "
+            "two reports of one experiment"
+        )
     heads = a.table("heads"), b.table("heads")
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
@@ -274,7 +277,7 @@ def compare(a: Report, b: Report) -> Report:
     if moved is not None and (unmapped := _count_unmapped(moved, *heads)):
         notes.insert(0, f"{counted(unmapped, 'head')} {'has' if unmapped == 1 else 'have'} {UNMAPPED}")
     if not result.statistics():
-        raise UserError(f"diff: {about} They have no weights and no statistic in common")
+        raise UserError(f"diff: A and B have neither weights nor a statistic in common ({about.rstrip('.')})")
     report = Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
@@ -398,7 +401,7 @@ PARAMETERS = (
     ),
     argument(
         "b",
-        "As A; without B, A is used again, with the settings of --set.",
+        "Like A. Without B, A is compared with itself under the settings of --set.",
         "B",
         required=False,
         reads_file=True,
@@ -434,7 +437,7 @@ def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
         raise UserError(f"diff: a text needs a model: add --model FOLDER (got {side:.40})")
     elif is_store_name(side) and is_file(side):
         saved = f"attn heads --store {side} -o {Path(side).stem}.json"
-        raise UserError(f"{side}: is a store of many runs: save a survey of them first: {saved}")
+        raise UserError(f"{side}: is a store of many runs: first save a survey of these runs: {saved}")
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
         problem = f"neither a file nor an experiment{nearest(side, SPECS)}"
         hint = (
@@ -498,13 +501,13 @@ def _saved(side: str) -> Report:
 def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoTextsSpec:
     """The settings of two texts. Raises UserError if one of them is a file, or if --set is used."""
     if b is None:
-        raise UserError("diff: --model needs a second text")
+        raise UserError("diff: --model compares two texts: add the second text")
     for side in filter(is_file, (a, b)):
         raise UserError(
-            f"--model: reads two texts, but {side} is a file: leave out --model, or use two texts"
+            f"--model: compares two texts, but {side} is a file: leave out --model, or use two texts"
         )
     for value in overrides.values():
-        raise UserError(f"{value.where}: does not apply to the two texts of --model")
+        raise UserError(f"{value.where}: does not apply to two texts that --model compares")
     settings = {"model": Given(model, "--model", is_flag=True)}
     settings |= {key: Given(text, key.upper(), is_flag=True) for key, text in (("a", a), ("b", b))}
     return build_spec(TwoTextsSpec, settings)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, Tensors, are_equal
 
-UNMAPPED = "no map on both sides: compare them with --show statistics."
+UNMAPPED = "no map on one side or on both: compare them with --show statistics."
 """The end of a note on heads that are compared only by their statistics."""
 
 

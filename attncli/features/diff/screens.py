@@ -79,7 +79,7 @@ def _change_tables(
             part = _difference(report, difference, result.by_head, display, most)
             yield part.grid
             left_out += part.left_out()
-        yield Paragraph("Positive: B looks there more than A.", "line")
+        yield Paragraph("Positive numbers: B looks there more than A.", "line")
         is_whole = not result.by_head and not left_out
         name, moved = ("by_head", result.by_head) if result.by_head else ("changed_rows", result.changed_rows)
         tables: dict[str, Records[Any]] = {} if is_whole or moved is None else {name: moved}
@@ -145,8 +145,8 @@ COMPARISON_SCREEN = FirstScreen(
 
 
 MOST_PREDICTIONS = 5
-CHANGED_TITLE = "heads that changed most, with the keys they look at where they changed most"
-NOT_ALIGNED_TITLE = "heads whose statistics changed most, with the keys they look at from the last token"
+CHANGED_TITLE = "heads that changed most, with their strongest keys in the row that changed most"
+NOT_ALIGNED_TITLE = "heads whose statistics changed most, with their strongest keys from the last token"
 
 
 def _both_texts(report: Report, display: Display) -> Iterator[str]:

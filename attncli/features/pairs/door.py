@@ -86,7 +86,9 @@ def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
     from attncli.features.pairs.pair_counts import PairOptions
 
     if apc and not symmetric:
-        raise UserError("apc: needs `symmetric`: the correction applies to pairs without a direction")
+        raise UserError(
+            "apc: needs `symmetric`, because the correction applies only to pairs without a direction"
+        )
     return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
 
 

@@ -87,7 +87,7 @@ class PairTable:
 
     @property
     def tried(self) -> list[TextSplit]:
-        """The splits or, if there are none, a single one that chooses on all texts and holds out none."""
+        """The splits or, without any, a single one that chooses on all texts and holds out none."""
         return self.splits or [TextSplit(0, self.every, ~self.every)]
 
     @cached_property
@@ -140,7 +140,7 @@ class PairTable:
             totals += beyond
             totals[start : start + len(counts.offsets)] += counts.offsets[:, measure] - beyond
         offsets = range(first, last)
-        if self.directions == ("symmetric",):  # both signs mean the same
+        if self.directions == ("symmetric",):  # both signs have the same meaning
             totals[:-first] = -1.0
         least = float(totals.max()) - TIE
         nearest = [offset for offset, total in zip(offsets, totals.tolist(), strict=True) if total >= least]
@@ -152,7 +152,7 @@ class PairTable:
 
 
 class TestedChoice(NamedTuple):
-    """What each split chose, and its share on the choosing texts and on the held-out texts."""
+    """The choice of each split, with its shares on the choosing texts and on the held-out texts."""
 
     split_choices: tuple[int, ...]
     choosing: float | None

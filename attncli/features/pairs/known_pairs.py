@@ -82,7 +82,7 @@ class ExampleTaker(BatchTaker):
 
 NO_HEAD_NOTE = "The regression gives every head the weight 0: it predicts pairs no better than chance."
 MEAN_SIZES = (1, 2, 4, 8, 16)
-"""How many of the best heads to average, up to the number of heads."""
+"""The numbers of best heads to average, up to the number of heads."""
 LONGEST_EXAMPLE, MOST_STRONGEST = 40, 10
 
 

@@ -168,14 +168,16 @@ def text_cells(
         elif NOBODY in place:
             cut = reading.text.left_out or (reading.context is not None and reading.context.left_out)
             why = (
-                "cut off at the model's maximum length" if cut else f"a {paired.unit} has no token to itself"
+                "a position was cut off at the model's maximum length"
+                if cut
+                else f"a {paired.unit} has no token of its own"
             )
         elif place[0] in queries.special or place[1] in keys.special:
             why = "a position is a special token"
         elif not is_cross and place[0] == place[1]:
-            why = "both positions are the same"
+            why = "the two positions are equal"
         elif distance[place] < least:
-            why = f"positions less than {least} apart"
+            why = f"the positions are less than {least} apart"
         elif pair_weights[place] or (options.symmetric and pair_weights[place[::-1]]):
             why = "listed twice"
         if why:

@@ -128,7 +128,7 @@ class KnownPairsFile(LineFile):
         has_tokens = bool(names) or isinstance(line.text, TokenIds)
         usual: Unit = "token" if has_tokens else "word"
         if has_tokens and unit in UNITS and unit != usual:
-            raise UserError(f"{where}: unit: a text of tokens has no {unit}s: leave out the unit")
+            raise UserError(f"{where}: unit: a text given as tokens has no {unit}s: omit the unit")
         return replace(paired(line, pairs, unit or usual, where, self), names=names)
 
     def _line(self, number: int, data: bytes) -> TextLine:
@@ -145,7 +145,7 @@ class KnownPairsFile(LineFile):
         parts = [part.strip() for part in str(text).split(SEPARATOR)]
         if len(parts) != 3 or not all(parts[:2]):
             raise UserError(
-                f"{where}: must be SOURCE {SEPARATOR} TRANSLATION {SEPARATOR} 0-0 1-2; "
+                f"{where}: must have the form SOURCE {SEPARATOR} TRANSLATION {SEPARATOR} 0-0 1-2; "
                 "or use JSON Lines or CSV (.jsonl, .csv) with text and pairs"
             )
         pairs = [(second, first, *rest) for first, second, *rest in _written_pairs(parts[2], where)]
@@ -194,7 +194,7 @@ def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPai
     """
     file.unit = file.unit or unit
     if unit != file.unit:
-        raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
+        raise UserError(f"{where}: unit: must be {file.unit}, as in the first text (got {unit})")
     if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # a CSV cell
         pairs = _parsed_pairs(pairs, where)
     listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
@@ -305,7 +305,7 @@ class SentenceFile(LineFile):
                     if size > LINE_BYTES:
                         most = f"{LINE_BYTES // MEBIBYTE} MiB"
                         raise UserError(
-                            f"{self._key}: {self.label}:{lines[0][0]}: a sentence must be at most {most}"
+                            f"{self._key}: {self.label}:{lines[0][0]}: a sentence must have at most {most}"
                         )
                 elif lines:
                     yield lines
@@ -369,13 +369,13 @@ def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int]
             case (first, "-", int(end)):
                 if first != len(written_numbers) + 1 or first <= last:
                     raise BadRow(
-                        line, f"word {number} must come before word {first} and overlap no other word"
+                        line, f"word {number} must come before word {first} and must not overlap other words"
                     )
                 written.append(row)
                 last, last_line = end, line
     if last > len(written_numbers):
         raise BadRow(
-            last_line, f"word {len(written_numbers) + 1} is missing: a written word ends with word {last}"
+            last_line, f"word {len(written_numbers) + 1} is missing: a written word extends to word {last}"
         )
     return written_numbers, written
 
@@ -400,7 +400,7 @@ def _relations(rows: "Sequence[tuple[int, Token]]", written_numbers: dict[int, i
         if not isinstance(head, int) or not name or name == "_":
             raise BadRow(line, f"word {word} lacks its syntactic head or relation (columns 7 and 8)")
         if not name.isprintable() or any(map(str.isspace, name)):
-            raise BadRow(line, f"word {word}: a relation must be a word without blanks (got {name!r})")
+            raise BadRow(line, f"word {word}: a relation must not contain whitespace (got {name!r})")
         if head and head not in written_numbers:
             raise BadRow(line, f"word {word}: the head must be at most {len(written_numbers)} (got {head})")
         if head:

@@ -30,8 +30,8 @@ from attncli.records.token_ids import TokenIds
 from attncli.system.plain_text import counted
 
 NO_OFFSETS = (
-    'does not report token positions in the text: use pairs with "unit": "token", counted as the model '
-    "reads them, special tokens included"
+    'does not report token positions in the text: use pairs with "unit": "token", and count every token '
+    "that the model reads, including special tokens"
 )
 
 
@@ -66,13 +66,13 @@ class PairReader:
         if paired.names:
             line = line._replace(text=token_ids(model, paired.names))
         if line.context is not None and self.options.symmetric:
-            raise UserError("symmetric: pairs between two texts have a direction: leave it out")
-        if line.context is not None and not model.has_decoder:
-            raise UserError(f"context: {model.name} has no decoder and reads only one text: leave it out")
-        if line.context is None and model.has_decoder:
             raise UserError(
-                f"context: {model.name} needs it: its decoder looks at a text that its encoder reads"
+                "symmetric: cannot be used for pairs between two texts, because they have a direction"
             )
+        if line.context is not None and not model.has_decoder:
+            raise UserError(f"context: {model.name} has no decoder and reads only one text: omit the context")
+        if line.context is None and model.has_decoder:
+            raise UserError(f"context: {model.name} needs a context, the text that its encoder reads")
         texts = []
         for text in (line.text, line.context) if line.context is not None else (line.text,):
             if paired.unit == "character" and model.has_decoder:

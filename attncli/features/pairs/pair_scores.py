@@ -162,7 +162,7 @@ def fitted_regression(
     except ImportError:
         raise UserError('method: logistic needs scikit-learn: pip install "attncli[probe]"') from None
     if bool(is_pair.all()) or not bool(is_pair.any()):
-        raise UserError("method: logistic needs texts that have both pairs and positions that are not pairs")
+        raise UserError("method: logistic needs texts in which some positions form pairs and others do not")
     model = LogisticRegression(l1_ratio=1, C=PENALTY, solver="liblinear", random_state=seed)
     model.fit(scores.numpy(), is_pair.numpy())
     return PairRegression(torch.from_numpy(model.coef_[0]), float(model.intercept_[0]))

@@ -14,17 +14,20 @@ from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
 CHOSEN_NOTE = (
-    "chosen on: the texts that selected this head; held out: the other texts, which tested it, with 95 % "
-    "intervals over {units}. best offset: always looking that far. chance: random pairs."
+    "chosen on: the texts used to choose the head; held out: the other texts, used to test it, with 95 % "
+    "intervals over {units}. best offset: a head that always looks that far away. chance: random pairs."
 )
 MEASURES_NOTE = (
-    "hit: the largest weight is on a partner. precision: share of pairs among the L (L/2, L/5) largest "
-    "weights of a text of L positions. mass: weight on partners."
+    "hit: the share of positions whose largest weight is on a partner. precision: the share of pairs "
+    "among the L (L/2, L/5) largest weights of a text with L positions. mass: the mean weight on "
+    "partners."
 )
-DIRECTIONS_NOTE = "forward: the first of a pair looks at the second; backward: the second at the first."
-ONE_NOTE = "There is only one {unit}, so no held-out test: expect a smaller number on new texts."
+DIRECTIONS_NOTE = (
+    "forward: the first position of a pair looks at the second; backward: the second looks at the first."
+)
+ONE_NOTE = "With only one {unit}, there is no held-out test: expect lower scores on new texts."
 ONE_HELD_OUT_NOTE = "Only one {unit} is held out, so there is no interval."
-NO_MORE = "{head} is no better than always looking at the same offset, {offset} ({share:.2f})"
+NO_MORE = "Head {head} is no better than always looking at a fixed offset, {offset} ({share:.2f})"
 
 
 def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -60,9 +63,7 @@ def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
     number = best.choosing if best.held_out is None else best.held_out
     if best.offset is not None and best.offset_share is not None and (number or 0.0) <= best.offset_share:
         further = (
-            ""
-            if spec.apart > abs(best.offset)
-            else f": --apart {abs(best.offset) + 1} leaves out nearer pairs"
+            "" if spec.apart > abs(best.offset) else f": --apart {abs(best.offset) + 1} excludes nearer pairs"
         )
         offset = f"{abs(best.offset)}" if result.is_symmetric else f"{best.offset:+d}"
         head = f"{best.layer}:{best.head}"
@@ -89,12 +90,14 @@ def _words(result: HeadsOnPairs) -> Iterator[str]:
 
 
 HOW_NOTE = (
-    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it "
-    "most is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
+    "to head: the word that the dependent looks at most is its head; from head: the word that looks at "
+    "the dependent most is its head. Special tokens and the dependent itself do not count (Clark et al. "
+    "2019)."
 )
 BEST_NOTE = (
-    "95 % intervals are Wilson's; more: how far the head exceeds the offset, if the two intervals do not "
-    "overlap. The best of {heads} heads was selected on these words: expect a smaller share on new ones."
+    "The 95 % intervals are Wilson intervals. more: the head's share minus the offset's, if their "
+    "intervals do not overlap. The best of {heads} heads was chosen on these words: expect a lower share "
+    "on new words."
 )
 
 
@@ -120,7 +123,7 @@ def report_relations(
 
 def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    why = "left out: inside one written word, of words without separate tokens, or cut off."
+    why = "left out: within one written word, between words without separate tokens, or cut off."
     return [f"{relations} {why}"] if count else []
 
 

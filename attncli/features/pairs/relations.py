@@ -1,4 +1,4 @@
-"""How often heads look along syntactic relations, compared with the best fixed offset."""
+"""Measure how often heads look along syntactic relations, compared with the best fixed offset."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from attncli.records.columns import Records
 ALL = "all relations"
 """All relations together; no relation has a space in its name."""
 DIRECTIONS = ("to_head", "from_head")
-"""The dependent looks most at its head; the head looks most at the dependent."""
+"""The dependent looks most at its head; of all words, its head looks most at the dependent."""
 
 
 class Offset(NamedTuple):
@@ -210,7 +210,10 @@ def _repeated(count: int) -> list[str]:
     """A note on words with several parts that share a head."""
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     return (
-        [f"{relations} between two written words that another relation already joins: each two count once."]
+        [
+            f"{relations} between two written words that another relation already joins; these words "
+            "count once."
+        ]
         if count
         else []
     )

@@ -34,7 +34,9 @@ from attncli.records.columns import Records
 from attncli.records.token_ids import text_or_ids
 from attncli.records.values import NamedTensor
 
-MODEL = "model: {name} is not the model that the detector was fitted to, {fitted}: their weights differ"
+MODEL = (
+    "model: must be the model that the detector was fitted to, {fitted} (got {name}, whose weights differ)"
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Detector:
     fitted: FittedDetector
     weights: Records[DetectorWeight]
     held_out: str = ""
-    """Its performance on held-out groups, as a sentence."""
+    """The detector's performance on held-out groups, as a sentence."""
     fitted_to: frozenset[str] = frozenset()
-    """The digests of the texts that it was fitted to; empty if its report has none."""
+    """The digests of the training texts; empty if the report has none."""
 
     @property
     def threshold(self) -> float:
@@ -89,7 +91,10 @@ class Detector:
         needed = self.fitted.parts.split(",")
         if text.kinds != needed:
             got = " and ".join(text.kinds)
-            raise UserError(f"texts: must have the parts of the detector, {' and '.join(needed)} (got {got})")
+            raise UserError(
+                f"texts: must have the parts that the detector was fitted to: {' and '.join(needed)} (got "
+                f"{got})"
+            )
 
     def scores(self, pretrained: Pretrained, readings: Sequence[Reading]) -> Float[Tensor, " text"]:
         """The scores of texts of equal length."""
@@ -103,13 +108,13 @@ class Detector:
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
 
     def _places(self, features: tuple[HeadFeature, ...], name: str) -> list[int]:
-        """The positions of the detector's features in a run's table; cached, since runs share their tuple."""
+        """The positions of the detector's features in a run's table, cached because runs share a tuple."""
         if id(features) not in self._places_by_run:
             places = {feature: place for place, feature in enumerate(features)}
             missing = next((feature for feature in self._features if feature not in places), None)
             if missing is not None:
                 raise UserError(
-                    f"texts: {name} has no {missing.name} for these texts, which the detector needs"
+                    f"texts: the detector needs {missing.name}, which {name} does not have for these texts"
                 )
             self._places_by_run[id(features)] = features, [places[feature] for feature in self._features]
         return self._places_by_run[id(features)][1]
@@ -160,13 +165,13 @@ class Detector:
 
 
 def _fitted_note(count: int, total: int) -> str:
-    """A note that the detector was fitted to some of the texts, which therefore do not test it."""
+    """A note that some of the texts are training texts, so the result is not an independent test."""
     if not count:
         return ""
     texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
     if count == 1 < total:
         texts = f"1 of these {total:,} texts is"
-    return f"{texts} among those that the detector was fitted to, so this does not test it."
+    return f"{texts} among the detector's training texts, so this is not an independent test."
 
 
 def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:
@@ -184,7 +189,7 @@ MOST_TOKENS_DRAWN = 512
 
 
 def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
-    """A head's weights in a text, or None for a long text or a stack with other tokens."""
+    """A head's weights in a text, or None if the text is long or the stack has other tokens."""
     if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
         return None
     maps: list[NamedTensor] = []
@@ -200,7 +205,7 @@ def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeatur
 
 
 def _text_parts(text: object) -> dict[str, str]:
-    """A text's parts in the order in which a model reads them, without other keys."""
+    """A text's parts in the order in which a model reads them, without the text's other keys."""
     mapping = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
     parts = {}
     for part in PARTS:

@@ -98,7 +98,7 @@ class Order(NamedTuple):
 
     @classmethod
     def sort(cls, numbers: Float[Tensor, "text feature"]) -> "Order":
-        """Sort with numpy, whose argsort is vectorised; equal numbers come in any order."""
+        """Sort with numpy, because its argsort is vectorised; the order of equal numbers is arbitrary."""
         by_feature = np.ascontiguousarray(numbers.T.numpy(force=True))
         order = np.argsort(by_feature, axis=1)
         return cls(torch.from_numpy(np.take_along_axis(by_feature, order, axis=1)), torch.from_numpy(order))
@@ -249,7 +249,7 @@ def difference_interval(difference: float, error: float, degrees: float) -> tupl
 def paired_difference(
     first: Float[Tensor, " text"], second: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
 ) -> PairedDifference:
-    """The difference between two AUROCs on the same texts, whose placements vary together."""
+    """The difference between two AUROCs on the same texts; its error includes their covariance."""
     placed = placements(torch.stack([first, second], dim=1), is_positive)
     differences = Placements(*(part[:, :1] - part[:, 1:] for part in placed))
     error, degrees = _error(differences)
@@ -320,7 +320,7 @@ def corrected_p(
 def hedges_g(
     numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
 ) -> Float[Tensor, " feature"]:
-    """(mean of the positive - mean of the negative) / pooled deviation, times 1 - 3 / (4 n - 9).
+    """(mean of the positive texts - mean of the negative texts) / pooled deviation, times 1 - 3 / (4 n - 9).
 
     Cohen's d without its small-sample bias: Hedges 1981 (10.3102/10769986006002107). NaN if nothing varies
     within the groups.
@@ -360,7 +360,7 @@ class Rates(NamedTuple):
 
 
 def call_rates(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
-    """The rates of a set of calls, whatever the threshold."""
+    """The rates of given predictions, regardless of the threshold."""
     return Rates(*(float(is_called[texts].double().mean()) for texts in (is_positive, ~is_positive)))
 
 

@@ -1,4 +1,4 @@
-"""The `attn separate` command, which takes texts from a file, or from a store that it fills or reads."""
+"""The `attn separate` command, which reads texts from a file or a store, and can also fill a store."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ FITTING = "fitting detectors"
 
 
 TEXT_STORE = replace(
-    STORE, help="Use the statistics of the texts from the store of an earlier survey; run nothing."
+    STORE, help="Use the text statistics that an earlier survey stored, instead of running the model."
 )
 
 
@@ -40,7 +40,7 @@ def run_separate(
     expect: Sequence[str],
     **store_options: Any,
 ) -> int:
-    """Run `attn separate` on texts, which may first be measured into a store or may come from one."""
+    """Run `attn separate` on texts, which may come from a store or may first be measured into one."""
     from attncli.system.files import is_store_name
 
     target = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
@@ -64,7 +64,7 @@ def run_separate(
         destination = {**destination, "output": None}
     for key in ("apply", *(["model"] if source else [])):
         if key in settings:
-            why = "which names its model" if key == "model" else "whose texts are for fitting a detector"
+            why = "which already names a model" if key == "model" else "which is used to fit a detector"
             raise UserError(
                 settings[key].line(key, f"cannot be combined with the store {source or target}, {why}")
             )
@@ -100,7 +100,7 @@ def _refuse_unlabelled(settings: Mapping[str, Given], expect: Sequence[str]) -> 
         return
     for text in expect:
         if text.strip().startswith("measured."):
-            raise UserError(f"--expect '{text}': needs --label, the column of the texts' labels")
+            raise UserError(f"--expect '{text}': requires --label, the name of the label column")
 
 
 def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Given]) -> None:
@@ -112,7 +112,7 @@ def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Give
 
 
 def _measure_texts(path: Path, spec: Any, **store_options: Any) -> int:
-    """Measure every text that is not in the store yet; texts that the model cannot read are left out."""
+    """Measure every text that is not yet in the store, except texts that the model cannot read."""
     from attncli.commands.keeping import keep
     from attncli.features.separate.measured_texts import has_failed, measuring_plan
     from attncli.models.labelled_files import LabelNames, WholeLines

@@ -22,17 +22,17 @@ STRENGTHS = (0.5, 2.0, 8.0)
 """Strengths of the L1 penalty, C = strength / sqrt(number of texts); nested folds choose one."""
 NUM_INNER = 3
 MOST_CHOOSING = 500
-"""The number of random texts on which the strength of a penalty is chosen."""
+"""The number of random texts used to choose the strength of a penalty."""
 KKT_TOLERANCE = 1e-3
-"""Tolerance of a gradient beyond the penalty, as a share of the penalty."""
+"""The amount by which a gradient may exceed the penalty, as a share of the penalty."""
 LIBLINEAR_NUMBERS = 2**20
 """Smaller tables use liblinear, which takes ten times as long as matrix products on larger ones."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
-"""The fewest columns that a regression adds per step; it may add as many as it has."""
+"""The minimum number of columns that a regression adds per step; it may add as many as it already has."""
 RIDGE, MOST_PROXIMAL_STEPS, STEPS_A_TRY = 1e-5, 1000, 50
 MOST_RANKED, NUM_LISTED = 2000, 50
 MOST_DEVIATIONS = 5
-"""Heads are chosen by a difference above this many standard deviations, or fewer if none reaches it."""
+"""A chosen head's difference exceeds this many standard deviations, or fewer if no head reaches it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LinearDetector:
     def with_threshold(
         self, numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
     ) -> "LinearDetector":
-        """The detector with a threshold, by default the best one on the texts that it was fitted to."""
+        """The detector with a threshold, by default the best threshold on the training texts."""
         if not isnan(self.threshold):
             return self
         return replace(self, threshold=best_threshold(self.scores(numbers), is_positive))
@@ -71,7 +71,7 @@ class LinearDetector:
 
 @dataclass(frozen=True)
 class TextsToFit:
-    """The features, labels and parts of the texts to fit a detector to; nested folds use the parts."""
+    """The features, labels and parts of a detector's training texts; nested folds use the parts."""
 
     numbers: Float[Tensor, "text feature"]
     is_positive: Bool[Tensor, " text"]
@@ -109,7 +109,7 @@ def best_feature(texts: TextsToFit) -> LinearDetector:
 
 
 def distracted_heads(texts: TextsToFit) -> LinearDetector:
-    """A low weight on the instruction, averaged over the heads that an attack distracts.
+    """A detector of a low mean weight on the instruction, over the heads that an attack distracts.
 
     A head is selected if mean(plain) - mean(attack) > k (std(plain) + std(attack)), for the largest k of 5,
     4, ... 0 that any head reaches; if none does, the head with the largest difference is selected. Hung et
@@ -191,7 +191,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
 def _standardised(
     detector: LinearDetector, choosing: TextsToFit, held_out: TextsToFit
 ) -> Float[Tensor, " text"]:
-    """Scores in standard deviations of the training scores, or 0 if the training scores are constant."""
+    """Scores in standard deviations of the training scores, or 0 if these are constant."""
     fitted = detector.scores(choosing.numbers)
     deviation = float(fitted.std(correction=0))
     return (detector.scores(held_out.numbers) - fitted.mean()) / (deviation or 1.0)

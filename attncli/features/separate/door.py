@@ -82,9 +82,9 @@ def separate(
 
     `texts` is a file (CSV, JSON Lines) or mappings, with text, a column `label` that has two values
     (`kind=attack` names the positive one) and, optionally, instruction, document and answer. With these
-    parts, the statistics include the weight that the answer's rows, or the last row, have on each part, and
+    parts, the statistics include the weight that the answer's rows, or the last row, put on each part, and
     on passages marked in the text as <<...>>. The groups in the column `hold_out` are held out in turn.
-    Raises UserError for labels or groups that do not fit, and if scikit-learn is missing. See
+    Raises UserError for invalid labels or groups, and if scikit-learn is missing. See
     `SeparatedTexts`.
     """
     from attncli.features.separate.text_features import feature_table
@@ -174,7 +174,7 @@ def separate_measured(
     """Separate texts that were measured earlier; see `separate`.
 
     The texts are tokenized again, but the model does not run, so `pretrained` may lack weights unless `draws`
-    asks for a head's map.
+    requires a head's map.
     """
     from attncli.features.separate.text_features import FeatureTable, HeadFeature, without_gaps
 
@@ -204,7 +204,7 @@ def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> R
 
 
 class MeasuredTexts(NamedTuple):
-    """Head statistics and losses of texts that ran together; `unshown` names layers without statistics."""
+    """Head statistics and losses of texts measured together; `unshown` names layers without statistics."""
 
     features: Sequence[tuple[str, int, int, str]]
     numbers: Float[Tensor, "text feature"]
@@ -272,8 +272,8 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, fro
         ) from None
     weights = weights.where(lambda row: row.detector == first.detector)
     if not weights:
-        nothing = "no statistic separated its groups, so it labels every text the same"
-        raise UserError(f"apply: {file}: its detector has no statistics: {nothing}")
+        nothing = "none separated the groups, so every text would get the same label"
+        raise UserError(f"apply: {file}: the detector uses no statistics: {nothing}")
     for name in ("detector", "model", "digest", "positive", "negative", "parts"):
         if not isinstance(first[name], str):
             raise UserError(f"apply: {file}: fitted: {name} must be text (got {shown(first[name])})")
@@ -293,7 +293,7 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, fro
 
 
 LARGEST = 1e30
-"""Limit for the numbers of a detector: far above any statistic of a head, with finite products."""
+"""Limit for a detector's numbers: far above any head statistic, and low enough for finite products."""
 
 
 def _check_number(file: Path, name: str, value: object) -> None:
@@ -336,10 +336,10 @@ def apply_detector(
 ) -> AppliedDetector:
     """Apply the detector in a report to texts: a file (CSV, JSON Lines) or mappings with text.
 
-    With `label`, as in `separate`, the result also has the AUROC, hits and false alarms; if that is the
-    detector's own label column, its positive value stays positive. Raises UserError for another model, if
-    `label` names the detector's negative value as the positive one, and for texts that lack the parts that
-    the detector was fitted to.
+    With `label`, as in `separate`, the result also has the AUROC, hits and false alarms; if `label` is the
+    label column that the detector was fitted to, the positive value stays positive. Raises UserError for
+    another model, if `label` names the detector's negative value as the positive one, and for texts that lack
+    the parts that the detector was fitted to.
     """
     with in_use(model) as pretrained:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)
@@ -360,5 +360,5 @@ def apply_detector(
         positive = f"{names.column}={file.values[1]}"
         if positive == fitted.positive:
             return result
-        hit = f"A hit is a text with {positive} that is called {fitted.positive}."
+        hit = f"A hit is a text with {positive} that the detector calls {fitted.positive}."
         return replace(result, notes=(hit, *result.notes))

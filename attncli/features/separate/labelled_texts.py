@@ -33,7 +33,7 @@ class PartedReading(Reading):
 
     @property
     def rows(self) -> range:
-        """The queries that are measured: those that wrote the answer or, without an answer, the last one."""
+        """The measured queries: those that wrote the answer or, without an answer, the last query."""
         stop = len(self.text.ids) - (self.num_answer > 0)
         return range(stop - max(1, self.num_answer), stop)
 
@@ -60,9 +60,11 @@ class LabelledReader:
         if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
             return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
         if self.pretrained.has_decoder:
-            self._refuse("has an encoder and a decoder: use texts without other parts")
+            self._refuse("has an encoder and a decoder: use texts without an instruction, document or answer")
         if not self.pretrained.tokenizer.is_fast:
-            self._refuse("does not report the characters of its tokens, so parts cannot be located")
+            self._refuse(
+                "has a tokenizer that does not report token positions in the text, so parts cannot be located"
+            )
         return self._parted({**text.parts, "text": plain}, marked)
 
     def _refuse(self, why: str) -> NoReturn:

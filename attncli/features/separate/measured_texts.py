@@ -92,7 +92,9 @@ def stored_texts(path: Path, spec: SeparateSpec) -> StoredTexts:
         number, settings = _measured_settings(path, reader)
         texts = reader.texts(number)
         if not texts:
-            raise UserError(f"{path}: contains no texts, like every store in a folder: use -o FILE.db")
+            raise UserError(
+                f"{path}: contains no texts, because a store in a folder keeps none: use -o FILE.db"
+            )
         numbers = _numbers(reader, number)
         notes = [*_left_out(failed for failed in reader.failed() if failed.run.settings == number)]
     is_survey = settings["experiment"] != MeasuredTextSpec.experiment
@@ -116,7 +118,7 @@ def stored_texts(path: Path, spec: SeparateSpec) -> StoredTexts:
     losses = values[:, -1] if numbers.has_losses else None
     head_values = values[:, : len(numbers.features)].float()
     if losses is None and is_survey:
-        notes.append(f"{path.name} is a survey without losses, so there is no loss baseline.")
+        notes.append(f"The survey in {path.name} has no losses, so there is no loss baseline.")
     used = {name: settings[name] for name in SHARED if name in settings}
     return StoredTexts(TextRows(rows, numbers.features, head_values, losses), used, notes)
 
@@ -151,12 +153,12 @@ def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]
     if not surveys or reader.has_steps():
         raise UserError(f"{path}: has no per-text head statistics: run attn results to see what it contains")
     if len(surveys) > 1:
-        raise UserError(f"{path}: has {len(surveys)} surveys: use a store with one")
+        raise UserError(f"{path}: has {len(surveys)} surveys: use a store with a single survey")
     ((number, settings),) = surveys.items()
     for key, usual in OTHER_WEIGHTS.items():
         if settings.get(key, usual) != usual:
             raise UserError(
-                f"{path}: this survey was made with {key} {settings[key]}: detectors need one made without it"
+                f"{path}: its survey used {key} {settings[key]}: a detector needs a survey without {key}"
             )
     return number, settings
 
@@ -229,9 +231,12 @@ def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:
             has = (
                 f"it has {', '.join(name for name in names if name != 'id')}"
                 if names
-                else "a survey only stores texts"
+                else "a survey stores only texts"
             )
-            advice = f"use the file that has it: attn separate FILE.csv --label {spec.label} --store {path}"
+            advice = (
+                f"use the file that has this column: attn separate FILE.csv --label {spec.label} --store "
+                f"{path}"
+            )
             raise UserError(f"{key}: {path} has no column {name} ({has}): {advice}")
 
 
@@ -245,9 +250,13 @@ def _file_texts(
         for (number, labelled), line in zip(file.numbered(), file, strict=True):
             if is_survey and labelled.kinds != ["text"]:
                 kinds = " and ".join(labelled.kinds)
-                advice = f"attn separate {spec.texts} --label {spec.label} -o FILE.db measures them"
-                raise UserError(f"{file.label}:{number}: has {kinds}, but a survey only has texts: {advice}")
+                advice = (
+                    f"to measure every part, run attn separate {spec.texts} --label {spec.label} -o FILE.db"
+                )
+                raise UserError(
+                    f"{file.label}:{number}: has {kinds}, but a survey stores only texts: {advice}"
+                )
             place = places.get(tuple(labelled.parts.items()))
             if place is None:
-                raise UserError(f"{file.label}:{number}: is not among the texts of {path}")
+                raise UserError(f"{file.label}:{number}: this text is not in the store {path}")
             yield {"id": line.label, **_line_columns(line.context)}, place

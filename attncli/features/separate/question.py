@@ -238,7 +238,7 @@ def page_reports(report: Report) -> Iterator[Report]:
     for line, name, tokens, weights in maps:
         row = rows[line]
         where = f"{name} (line {line})" if row.id and name_counts[row.id] > 1 else name
-        labels = f"Text {where} is {row.label} but is called {row.predicted}"
+        labels = f"Text {where} is {row.label} but was classified as {row.predicted}"
         about = f"{labels}: weights of head {_strongest_head(whole)}."
         yield replace(
             report,
@@ -276,7 +276,7 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if not lowest:
         return f"Too few texts per group for a verdict. {numbers}"
     if max(lowest) <= 0.5:
-        return f"No detector separates them. {numbers}"
+        return f"No detector separates the texts. {numbers}"
     if result.attention_adds:
         return f"The heads improve on {name}. {numbers}"
     if (held_out.difference or 0.0) > 0:
@@ -290,8 +290,9 @@ def _between(lower: float | None, upper: float | None, form: str) -> str:
 
 
 HELD_OUT_NOTE = (
-    "AUROC: the probability that a text with {positive} scores above one without. Each group is tested by "
-    "a detector fitted without it; intervals cover the sampling of its texts, not new groups."
+    "AUROC: the probability that a text with {positive} scores above one without. Each group is tested "
+    "with a detector fitted without that group; intervals cover the sampling of its texts, not new "
+    "groups."
 )
 FEW_TEXTS = 50
 """With fewer texts than this, intervals of differences cover less than 94 % of cases."""
@@ -303,7 +304,7 @@ SHARED_NOTE = "The texts of {group}, the only group with its label, are divided 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
     if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_TEXTS:
-        yield f"Under {FEW_TEXTS} texts per label in a group: intervals of differences are too narrow."
+        yield f"A label has under {FEW_TEXTS} texts in a group: intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)
@@ -330,7 +331,10 @@ def report_detected(
         rate_list = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
         alike = "" if auroc else f", all {'positive' if measured.hits is not None else 'negative'}"
         about = f"On these texts{alike}: {auroc}{rate_list}."
-    notes = ["margin: score minus threshold; above 0 is positive.", *result.notes]
+    notes = [
+        "margin: the score minus the threshold; texts with a margin above 0 are called positive.",
+        *result.notes,
+    ]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 

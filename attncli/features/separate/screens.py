@@ -84,7 +84,7 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
 
 def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -> str:
     count = report.result_of(SeparatedTexts).num_features
-    return f"{len(rows)} of {count:,} statistics of heads, AUROC farthest from 0.5 first, over all texts"
+    return f"{len(rows)} of {count:,} head statistics over all texts, AUROC farthest from 0.5 first"
 
 
 def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:

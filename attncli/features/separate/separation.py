@@ -76,7 +76,7 @@ START = 60
 
 
 class Measured(NamedTuple):
-    """What a detector comes from: a model, the SHA-256 of its weights, the label's values, and a file."""
+    """The origin of a detector: a model, the SHA-256 of its weights, the label's values, and a file."""
 
     model: str = ""
     digest: str = ""
@@ -120,7 +120,7 @@ def separated(
     usable = usable_features(table.numbers)
     features = [table.features[place] for place in usable.places]
     if not features:
-        raise UserError("texts: must differ: every statistic of every head is the same for all of them")
+        raise UserError("texts: must differ from one another: every head statistic is the same for all texts")
     trials = _trials(table, usable, is_positive, parts, generator, progress or ignore_progress)
     baselines = [trial for trial in trials if trial.kind == BASELINE]
     best = max(baselines, key=lambda trial: _mean_auroc(trial, is_positive, parts)[0])
@@ -258,7 +258,7 @@ def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedPa
 
 
 def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> tuple[float, float]:
-    """The error of a group or, if its texts do not vary, a bound, which is wide for a small group."""
+    """The error of a group's AUROC or, if its texts do not vary, a bound, which is wide for a small group."""
     if error > 0:
         return error, degrees
     return error_without_variance(int(is_positive.sum()), int((~is_positive).sum())), inf

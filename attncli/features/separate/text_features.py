@@ -31,7 +31,7 @@ LOGIT_BYTES = 2**28
 BYTES_PER_NUMBER = 24
 """In float32, and in the float64 of ranks and regressions."""
 EPSILON = 1e-8
-"""Added by Attention Tracker to the weight that it divides by, since heads may have no weight on any part."""
+"""Attention Tracker adds this number to its denominator, because a head may put no weight on any part."""
 LOOKBACK, SHARE = "lookback_ratio", "instruction_share"
 
 
@@ -79,8 +79,8 @@ class PartMasses:
     instruction's share of the weight on the instruction, document and text together (Attention Tracker, Hung
     et al. 2024, 2411.00348). lookback_ratio is the mean over the rows of m / (m + n), where m is the mean
     weight on the keys of the context and n the mean weight on the keys after it (Lookback Lens, Chuang et al.
-    2024, 2407.07071); it is 1 if there are no keys after it. For a bidirectional model, all tokens' rows
-    count.
+    2024, 2407.07071); it is 1 if there are no keys after it. For a bidirectional model, the rows of all
+    tokens count.
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
@@ -271,7 +271,7 @@ class FeatureRun:
                 shapes.append((layer_taken.stack_name, layer_taken.layer, values.shape[1], statistics))
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
-        table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # there is no such layer
+        table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # the model has no such layer
         return TextNumbers(_layer_features(tuple(shapes)), table, loss)
 
 
@@ -331,7 +331,9 @@ def feature_table(
         answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in batch]
         for part in run.in_parts([reading for _, reading in batch]):
             if features and part.features != features:
-                raise UserError("texts: must all have the same statistics")
+                raise UserError(
+                    "texts: must all have the same parts, so that every text has the same statistics"
+                )
             features = part.features
             numbers.append(part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")

@@ -93,4 +93,4 @@ const SHADED = {
   lost: "Shaded by the loss, in nats, without each source. ",
   effect: "Shaded by the effect of each source. ",
 };
-const HINT = "Point at a token, or focus it, to see its weight on each source; at a source to see its tokens.";
+const HINT = "Point at a token (or focus it) to see its weight on each source; point at a source to see its tokens.";

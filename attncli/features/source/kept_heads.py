@@ -44,7 +44,7 @@ def cached_heads(spec: ModelSpec) -> list[str] | None:
                 return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
     except (OSError, ValueError):
-        raise UserError(f"head: {file} is damaged: attn source --find-heads rewrites it") from None
+        raise UserError(f"head: {file} is damaged: run attn source --find-heads to rewrite it") from None
 
 
 def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> list[str]:
@@ -53,7 +53,7 @@ def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> lis
 
 
 def cache_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
-    """Cache the retrieving heads or their absence. Return the file, or None if there is none."""
+    """Cache the retrieving heads or their absence. Return the path, or None without a cache file."""
     chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
     return write_cache_file(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
 

@@ -26,7 +26,9 @@ def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: An
     from attncli.models.encoders import is_encoder
 
     if is_encoder(pretrained) and not spec.chat:
-        message = "is an encoder, which writes no answer: --compare explains its output for a text"
+        message = (
+            "is an encoder, which cannot write an answer: use --compare to explain its output for a text"
+        )
         raise UserError(f"model: {pretrained.name} {message}")
     return read_for_decoder(spec, texts, pretrained)
 
@@ -97,7 +99,7 @@ def _cached_or_searched_heads(
         return cached
     if not search_takes_less(pretrained, reading, answer):
         return None
-    progress.begin("choosing the heads that retrieve, once for this model")
+    progress.begin("choosing this model's retrieving heads (only once)")
     try:
         result = retrieving_heads(pretrained, progress=progress)
     except UserError:  # no head retrieves, or the model cannot read the contexts
@@ -108,8 +110,9 @@ def _cached_or_searched_heads(
 
 
 HOW_TO_READ = (
-    "Weights show where heads looked, which need not be the reason for the answer; lost: the fall of its "
-    "log-probability, in nats, without the source's text, whose removal moves the text after it."
+    "Weights show where heads looked, which need not be the reason for the answer. lost: the fall of the "
+    "answer's log-probability, in nats, without the source's text; removing it also moves the text after "
+    "it."
 )
 
 
@@ -118,17 +121,21 @@ def _notes(
 ) -> list[str]:
     notes = [*_order_notes(result), *result.notes]
     if spec.model is None:
-        notes.append("This model ships with attn and only copies. Use --model FOLDER for another.")
+        notes.append("This model ships with attn and can only copy. Use --model FOLDER for another.")
     if is_cached and heads:
         notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
     elif is_cached:
-        notes.append(f"No head of {name} retrieves on synthetic contexts; --head names heads.")
+        notes.append(f"No head of {name} retrieves on synthetic contexts; use --head to name heads.")
     elif not heads and spec.model is not None:
         notes.append(
-            f"No retrieving heads of {name} are cached: --find-heads chooses them, --head names them."
+            f"No retrieving heads of {name} are cached: use --find-heads to choose them, or --head to "
+            "name them."
         )
     if spec.method == "sampled":
-        notes.append(f"effect: on the answer's logit, from a Lasso over {spec.runs} random sets of sources.")
+        notes.append(
+            f"effect: the effect on the answer's logit, from a Lasso fit to {spec.runs} random sets of "
+            "sources."
+        )
     return notes
 
 
@@ -145,7 +152,7 @@ def _last_part(spec: SourceSpec, sourced: "SourcedText") -> Iterator[str]:
     last = sourced.sources[-1]
     is_end = last.end == len(sourced.text.rstrip()) and last.name.startswith(spec.split)
     if is_end and len(sourced.sources) > 1 and spec.split != "word":
-        yield f'The last {spec.split} is also a source. To keep a question apart: "QUESTION" --file FILE.'
+        yield f'The last {spec.split} is also a source. To use it as a question: "QUESTION" --file FILE.'
 
 
 def _order_notes(result: "AnswerSources") -> Iterator[str]:
@@ -154,7 +161,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
     if len(result.sources) == 1:
         return
     order = ", then by ".join(ORDERS[kind] for kind in kinds)
-    colours = "the first" if kinds[1:] else "the same"
+    colours = "the former" if kinds[1:] else "this number"
     yield f"Sources are sorted by {order}; the answer is coloured by {colours}."
 
 
@@ -167,7 +174,7 @@ def report_heads(
 
     result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
     file = cache_heads(spec, result)
-    where = f"Cached in {file}." if file else "Not cached: the model is not a folder with files of weights."
+    where = f"Cached in {file}." if file else "Not cached: the model is not a folder with weight files."
     chosen = f"Chosen for this model from now on: {', '.join(result.heads)}."
     return build_report(
         spec,
@@ -176,8 +183,10 @@ def report_heads(
         result,
         [chosen, where],
         about=f"{pretrained.name}: which heads find the right sentence in {result.num_contexts} contexts.",
-        how_to_read="found: the share of contexts in which the right sentence, of 16, has the largest weight "
-        "of a head; weight: the mean weight of the head on it.",
+        how_to_read=(
+            "found: the share of contexts in which the head looks most at the right sentence of 16; "
+            "weight: the head's mean weight on that sentence."
+        ),
     )
 
 

@@ -56,7 +56,7 @@ class AnswerToken(Record):
 
 
 class SourceRanking(Record):
-    """How well a weight agrees with the loss or the effect, over the `removed` sources.
+    """The agreement of a weight with the loss or the effect, over the `removed` sources.
 
     The columns are Spearman's correlation, and 1 if both rank the same source first, otherwise 0.
     """
@@ -121,7 +121,7 @@ class AnswerSources(Result):
 
 
 class RetrievingHead(Record):
-    """The share of contexts in which a head looks most at the right sentence, and its mean weight on that."""
+    """The share of contexts in which a head looks most at the right sentence, and its mean weight there."""
 
     stack: str = column(is_needed=False)
     layer: int

@@ -153,7 +153,7 @@ def retrieving_heads(
     if not chosen:
         best = f"the best head is {rows[0].name}, in {rows[0].share_found:.0%}"
         message = f"looks at the right sentence most in {MIN_SHARE_FOUND:.0%} of the contexts ({best})"
-        raise UserError(f"model: no head of {pretrained.name} {message}: choose heads by hand")
+        raise UserError(f"model: no head of {pretrained.name} {message}: name heads yourself")
     return RetrievingHeads(
         rows=rows,
         chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),

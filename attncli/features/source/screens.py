@@ -78,7 +78,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 def _heads_title(report: Report, heads: Records[RetrievingHead], total: int) -> str:
     count = len(report.result_of(RetrievingHeads).chosen)
-    return f"the heads with the largest found × weight, the first {count} are chosen"
+    return f"the heads with the largest found × weight; the first {count} are chosen"
 
 
 def knows_heads(report: Report) -> bool:
@@ -145,11 +145,11 @@ def _source_name(source: RankedSource) -> str:
 def _source_criterion(result: AnswerSources) -> str:
     """The criterion by which a part of the answer is assigned to its source."""
     is_fit = result.sources[0].ranked_by == "effect"
-    return "that adds most to it" if is_fit else "without which it loses most"
+    return "that contributes most to it" if is_fit else "whose removal lowers its probability most"
 
 
 def _compared(report: Report, display: Display) -> Iterator[str]:
-    """A line: `Weights and loss without 5 of 21 sources: all heads, rank correlation 0.10, first wrong.`"""
+    """A line: `Weights compared with the loss without each source: all heads, rank correlation 0.10, ...`"""
     result = report.result_of(AnswerSources)
     rankings, num_sources = result.rankings, len(result.sources)
     if num_sources < 2 or not rankings:
@@ -157,13 +157,13 @@ def _compared(report: Report, display: Display) -> Iterator[str]:
     removed = rankings[0].removed
     sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
     is_lost = rankings[0].predicts == "lost"
-    measurement = f"loss without {sources}" if is_lost else "the effect of each source"
+    measurement = f"the loss without {sources}" if is_lost else "the effect of each source"
     agreements = []
     for row in rankings:
         spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
         first = "first right" if row.first_right else "first wrong"
         agreements.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
-    yield plain_text(f"Weights and {measurement}: {'; '.join(agreements)}.")
+    yield plain_text(f"Weights compared with {measurement}: {'; '.join(agreements)}.")
 
 
 def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:

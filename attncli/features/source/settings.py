@@ -114,8 +114,8 @@ class SourcedTextSpec(SourcesSpec):
     chat: InTemplate = Field(False, description=CHAT_HELP)
     answer: Annotated[Text | None, Everyday("an existing answer: its text or file")] = Field(
         None,
-        description="an existing answer, as a text or a file, that the model reads (default: it writes one); "
-        "with `compare` and an encoder, a class or a word",
+        description="an existing answer, as a text or a file, that the model reads (default: the model "
+        "writes one); with `compare` and an encoder, a class or a word",
     )
     max_new_tokens: NewTokens = 24
 
@@ -163,7 +163,7 @@ class SourcedTextSpec(SourcesSpec):
         yield from self.conflicts("file", "document", "context")
         if self.sentence is None and self.file is None and self.context is None and not self.document:
             yield contradiction(
-                "model", "needs a question, and sources: `document` or `file`", "document", "file", "image"
+                "model", "needs a question and sources: use `document` or `file`", "document", "file", "image"
             )
         if self.truncate:
             yield contradiction("truncate", "cannot be used here: it would cut off sources")

@@ -472,7 +472,7 @@ def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
 
 
 def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
-    """How well the weights agree with the loss, or with the effect in the fit."""
+    """The agreement of the weights with the loss, or with the effect in the fit."""
     reference = "effect" if "effect" in measured else "lost"
     is_measured = ~measured[reference].isnan()
     rows: list[dict[str, str | int | float]] = []
@@ -516,4 +516,4 @@ def source_notes(sourced: SourcedText) -> Iterator[str]:
         alike.setdefault(text, []).append(source.name)
     for names in alike.values():
         if len(names) > 1:
-            yield f"{', '.join(names)} have the same text: each can stand in for a removed one."
+            yield f"{', '.join(names)} have the same text, so each can replace another that is removed."

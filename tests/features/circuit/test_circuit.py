@@ -328,7 +328,7 @@ def test_logits_of_a_transformed_stream_are_no_sum(name: str) -> None:
     """A product, an activation and a norm stand before W_U: no share of theirs, and no copying score."""
     pretrained = with_head(name, TRANSFORMED[name])
     edges, found = head_edges(pretrained, [reading()]), compositions(pretrained)
-    reason = "between its last block and W_U there is more than a norm and products of matrices"
+    reason = "between its last block and W_U, the model applies more than a norm and matrix products"
     assert edges.rows and not [row for row in edges.rows if row["side"] == "logit"]
     assert edges.notes == (f"No shares of the logits of {name}: {reason}.",)
     assert found.rows and not found.copying

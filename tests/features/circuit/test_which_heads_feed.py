@@ -18,7 +18,7 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     assert "  0:1 -K-> 1:0, 1:1, 1:2, 1:3 -> logits" in lines
     table = next(place for place, line in enumerate(lines) if line.startswith("the strongest 5 "))
     assert lines[table + 3].split()[:3] == ["0:1", "1:3", "key"]
-    assert any(line.startswith("into the next token's logit: 1:") for line in lines)
+    assert any(line.startswith("added to the next token's logit: 1:") for line in lines)
     assert lines[-1] == "Next, with attn circuit: --model FOLDER | --head 1:3 | -o circuit.svg"
     last = attn(["circuit", "--head", "1:1"]).out.splitlines()[-1]
     assert last == "Next, with attn circuit: --model FOLDER | --weights | -o circuit.svg"
@@ -96,7 +96,7 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
         ),
         (
             ["--pattern", "next token"],
-            "--pattern: no head of tiny-induction has this pattern here (got next token)",
+            "--pattern: no head of tiny-induction has this pattern on this input (got next token)",
         ),
         (["a text", "--weights"], "TEXT: cannot be combined with --weights"),
     ],
@@ -108,7 +108,7 @@ def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn:
 
 def test_dot_is_for_reports_with_edges(attn: Attn, tmp_path: Path) -> None:
     ended = attn(["heads", "-o", str(tmp_path / "heads.dot")])
-    error = "--format dot: this report of heads has no edges: use a report of attn circuit"
+    error = "--format dot: this heads report has no edges: use a report from attn circuit"
     assert (ended.code, ended.err) == (2, f"{error}\n")
 
 
@@ -119,7 +119,7 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
     assert (
-        "No edges between heads: a head feeds only heads of later layers.\ninto the next token's logit"
+        "No edges between heads: a head feeds only heads of later layers.\nadded to the next token's logit"
         in shown
     )
     assert "strongest" not in shown
@@ -136,7 +136,7 @@ def test_a_part_that_is_more_than_the_whole_has_no_share_on_the_screen(attn: Att
         lines = attn(["show", str(tmp_path / "circuit.json")]).out.splitlines()
         start = next(place for place, line in enumerate(lines) if line.startswith("head  feeds"))
         assert [line.split()[3] for line in lines[start + 2 : start + 4]] == [shown, "0.25"]
-        assert ("share -: parts of both signs cancel" in "\n".join(lines)) == says_why
+        assert ("share -: parts of opposite signs cancel" in "\n".join(lines)) == says_why
 
 
 def test_two_circuits_differ_in_their_heads(attn: Attn, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_heads_whose_intervals_do_not_meet(tmp_path: Path) -> None:
     assert sizes == sorted(sizes, reverse=True) and sizes
     heads = {(row["layer"], row["head"]) for row in changed}
     told = f"{len(heads)} of 8 heads changed beyond their 95 % intervals."
-    assert found.notes[0] == f"{told} With this many comparisons, some differ by chance."
+    assert found.notes[0] == f"{told} With this many comparisons, some changes are due to chance."
     patterns = {(row["layer"], row["head"]): row["pattern"] for row in b.table("heads")}
     assert all(row["pattern_b"] == patterns[row["layer"], row["head"]] for row in changed)
 

@@ -70,7 +70,7 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
             "attncli/data/tiny-induction: is a model: to compare models, run both on a text: "
             "attn heads TEXT --model attncli/data/tiny-induction -o a.json; attn heads TEXT --model ",
         ),
-        (["self", "norm"], "diff: B has no weights to compare with the other side's"),
+        (["self", "norm"], "diff: B has no weights, so the other side's weights cannot be compared"),
     ],
 )
 def test_what_does_not_compare_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:

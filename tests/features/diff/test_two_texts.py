@@ -195,10 +195,10 @@ def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: 
     [
         (["the cat sat", "the dog sat"], "diff: a text needs a model: add --model FOLDER"),
         (["cat.jso", "self"], "cat.jso: is neither a file nor an experiment: use one of average, self,"),
-        (["ab", "--model", SHIPPED], "diff: --model needs a second text"),
+        (["ab", "--model", SHIPPED], "diff: --model compares two texts: add the second text"),
         (["ab", " ", "--model", SHIPPED], "B: must hold at least one token (got an empty text)"),
-        (["ab", __file__, "--model", SHIPPED], f"--model: reads two texts, but {__file__} is a file"),
-        (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: does not apply to the two texts"),
+        (["ab", __file__, "--model", SHIPPED], f"--model: compares two texts, but {__file__} is a file"),
+        (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: does not apply to two texts"),
         (["ab", "cd", "--model", "./gone"], "--model: no such folder: ./gone"),
         (["ab", "c" * 5000, "--model", SHIPPED], "B: must be at most "),
     ],

@@ -359,7 +359,7 @@ def test_encoders_from_the_command_line(attn: Attn, tmp_path: Path) -> None:
 def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm: Pretrained) -> None:
     refused = attn(["source", "a. b. c.", "--model", str(MINILM)])
     assert refused.code == 2 and refused.err.count("\n") == 1
-    assert "is an encoder, which writes no answer: --compare explains" in refused.err
+    assert "is an encoder, which cannot write an answer: use --compare to explain" in refused.err
     with pytest.raises(UserError, match=r"answer: .* predicts neither classes nor masked words"):
         attncli.explanations(minilm, "Where?", VIOLIN, answer="Lisbon")
     with pytest.raises(UserError, match="must be at most 256 tokens"):

@@ -320,7 +320,7 @@ def test_the_first_token_and_source_notes(copier: Pretrained) -> None:
     ways = ("all_heads", "rollout")
     found = attncli.explanations(copier, "lamp=", text, split="line", answer="green", ways=ways)
     assert found.tokens is not None and (found.tokens[:, 0] > 0).all()
-    assert found.notes == ("line1, line3 have the same text: each can stand in for a removed one.",)
+    assert found.notes == ("line1, line3 have the same text, so each can replace another that is removed.",)
     line = next(row for row in found.sources if row.source == 1)
     # A token that begins the text stands before the line: it counts for no source.
     rest = found.tokens[0, 1 : 1 + line.tokens].sum()

@@ -413,7 +413,7 @@ def test_with_its_own_weights_the_contact_head_of_esm_is_reproduced() -> None:
 
 
 def test_a_regression_needs_both_kinds_of_positions() -> None:
-    with pytest.raises(UserError, match=r"^method: logistic needs texts that have both"):
+    with pytest.raises(UserError, match=r"^method: logistic needs texts in which some positions"):
         fitted_regression(torch.rand(4, 2), torch.ones(4, dtype=torch.bool))
 
 
@@ -437,11 +437,13 @@ def test_what_cannot_be_a_pair_is_counted_with_the_first_of_it(tmp_path: Path) -
     ]
     assert pairs_of(attncli.pairs(folder, texts, symmetric=True)) == {
         "listed twice": (2, "1: [0, 1]"),
-        "both positions are the same": (1, "1: [2, 2]"),
+        "the two positions are equal": (1, "1: [2, 2]"),
         "a position is beyond the end of the text": (2, "1: [0, 3]"),
     }
     near = [{"text": "ab cd ef", "pairs": [[0, 2], [1, 2], [0, 1]]}] * 2
-    assert pairs_of(attncli.pairs(folder, near, apart=2)) == {"positions less than 2 apart": (4, "1: [1, 2]")}
+    assert pairs_of(attncli.pairs(folder, near, apart=2)) == {
+        "the positions are less than 2 apart": (4, "1: [1, 2]")
+    }
     tokens = [{"text": "ab cd", "unit": "token", "pairs": [[0, 1], [2, 1], [5, 3], [6, 1]]}] * 2
     assert pairs_of(attncli.pairs(folder, tokens)) == {
         "a position is a special token": (4, "1: [0, 1]"),
@@ -449,7 +451,7 @@ def test_what_cannot_be_a_pair_is_counted_with_the_first_of_it(tmp_path: Path) -
     }
     long = [{"text": "abcdefgh " * 100, "pairs": [[1, 0], [99, 0]]}] * 2
     result = attncli.pairs(folder, long, truncate=True)
-    assert pairs_of(result) == {"cut off at the model's maximum length": (2, "1: [99, 0]")}
+    assert pairs_of(result) == {"a position was cut off at the model's maximum length": (2, "1: [99, 0]")}
     with pytest.raises(
         UserError,
         match=r"^texts:1: none of its 1 pair counts: \[0, 7\]: a position is beyond the end of the text",
@@ -464,7 +466,7 @@ def test_characters_and_tokens_are_places_of_the_same_weights(tmp_path: Path) ->
     of_tokens = [{"text": "abc de", "unit": "token", "pairs": [[1, 3], [4, 5]]}] * 2
     characters, tokens = attncli.pairs(folder, of_characters), attncli.pairs(folder, of_tokens)
     assert characters.heads == tokens.heads and characters.measures == tokens.measures
-    assert pairs_of(characters) == {"a character has no token to itself": (2, "1: [3, 0]")}
+    assert pairs_of(characters) == {"a character has no token of its own": (2, "1: [3, 0]")}
 
 
 def test_token_ids_have_positions_of_tokens(tmp_path: Path) -> None:
@@ -479,7 +481,7 @@ def test_token_ids_have_positions_of_tokens(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^texts:1: tokens\[1\]: 'hello' is not in the vocabulary of model$"):
         attncli.pairs(folder, unknown)
     with pytest.raises(
-        UserError, match=r"^texts:1: unit: a text of tokens has no words: leave out the unit$"
+        UserError, match=r"^texts:1: unit: a text given as tokens has no words: omit the unit$"
     ):
         attncli.pairs(folder, [{**ids[0], "unit": "word"}])
 
@@ -497,14 +499,16 @@ def test_a_translation_looks_at_its_source(tmp_path: Path) -> None:
     assert {row.direction for row in of_file.measures} == {"forward"}
     # The decoder reads its start token first, and then letters.
     assert of_file.tokens[:2] == ("[SEP]", "[CLS]") or len(of_file.tokens) > len(of_file.context_tokens)
-    with pytest.raises(UserError, match=r"^texts:1: context: .* needs it: its decoder looks at"):
+    with pytest.raises(
+        UserError, match=r"^texts:1: context: .* needs a context, the text that its encoder reads"
+    ):
         attncli.pairs(folder, [{"text": "ab", "pairs": [[0, 0]]}])
 
 
 def test_pairs_of_two_texts_have_a_direction(tmp_path: Path) -> None:
     folder = save_letters(tmp_path / "model", "BART")
     texts = [{"text": "ef gh ij", "context": "ab cd", "pairs": [[0, 0], [1, 1], [2, 1]]}] * 3
-    with pytest.raises(UserError, match=r"^texts:1: symmetric: pairs between two texts have a direction"):
+    with pytest.raises(UserError, match=r"^texts:1: symmetric: cannot be used for pairs between two texts"):
         attncli.pairs(folder, texts, symmetric=True)
     assert attncli.pairs(folder, texts, method="logistic").measures[0].direction == "forward"
     # Word 0 looks at word 0, whatever stands before both.
@@ -600,7 +604,7 @@ def test_what_is_no_pair_is_refused_at_its_place(tmp_path: Path, message: str, g
 def test_texts_of_two_units_are_refused() -> None:
     texts = [{"text": "a b", "pairs": [[0, 1]]}, {"text": "a b", "pairs": [[0, 1]], "unit": "character"}]
     with pytest.raises(
-        UserError, match=r"^texts:2: unit: must be the same in every text: word \(got character\)$"
+        UserError, match=r"^texts:2: unit: must be word, as in the first text \(got character\)$"
     ):
         attncli.pairs("tiny", texts) if False else open_pairs(texts).count()
 
@@ -620,7 +624,7 @@ def test_files_of_every_form_hold_the_same(tmp_path: Path) -> None:
     )
     assert of_json == of_csv and len(of_json) == 2
     (tmp_path / "pairs.txt").write_text("a b\n")
-    with pytest.raises(UserError, match=r"pairs.txt:1: must be SOURCE \|\|\| TRANSLATION"):
+    with pytest.raises(UserError, match=r"pairs.txt:1: must have the form SOURCE \|\|\| TRANSLATION"):
         KnownPairsFile(str(tmp_path / "pairs.txt")).count()
 
 

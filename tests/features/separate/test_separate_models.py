@@ -202,7 +202,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     nothing = json.loads(file.read_text())
     nothing["statistics"]["coefficients"] = []
     page.write_text(json.dumps(nothing))
-    with pytest.raises(UserError, match="its detector has no statistics: no statistic separated its groups"):
+    with pytest.raises(UserError, match="the detector uses no statistics: none separated the groups"):
         attncli.read_detector(page, tiny)
     for rows, name, value in edits:
         edited = json.loads(file.read_text())
@@ -214,7 +214,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     for row in edited["statistics"]["coefficients"]:
         row["layer"] = 99
     page.write_text(json.dumps(edited))
-    with pytest.raises(UserError, match="has no 99:"):
+    with pytest.raises(UserError, match="needs 99:0 induction_mul"):
         attncli.read_detector(page, tiny).score("hat=")
     edited["statistics"]["fitted"] = []
     page.write_text(json.dumps(edited))
@@ -229,12 +229,12 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     other = tmp_path / "other.json"
     other.write_text(json.dumps(report))
     ended = attn(["separate", str(EXAMPLE), "--apply", str(other)])
-    assert ended.code == 2 and "is not the model that the detector was fitted to" in ended.err
+    assert ended.code == 2 and "must be the model that the detector was fitted to" in ended.err
     assert ended.err.count("\n") == 1
     page.write_text("{}")
     with pytest.raises(UserError, match="contains no detector"):
         attncli.read_detector(page, tiny)
-    with pytest.raises(UserError, match="must have the parts of the detector, text"):
+    with pytest.raises(UserError, match="must have the parts that the detector was fitted to: text"):
         detector.score({"text": "hat=", "answer": "oak"})
 
 
@@ -262,7 +262,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     ]
     assert applied[0] == applied[1] and (applied[0].measured.auroc or 0) > 0.9
     assert applied[0].notes[0] == (
-        "All of these texts are among those that the detector was fitted to, so this does not test it."
+        "All of these texts are among the detector's training texts, so this is not an independent test."
     )
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--label", "answered=yes"])
     assert ended.code == 2 and ended.err.count("\n") == 1
@@ -272,7 +272,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
         for n in range(4)
     ]
     result = attncli.apply_detector(tiny, rows, file, label="other")
-    assert result.notes[0] == "A hit is a text with other=1 that is called answered=no."
+    assert result.notes[0] == "A hit is a text with other=1 that the detector calls answered=no."
     assert not any("fitted to" in note for note in result.notes)
     assert not any("hit" in note for note in attncli.apply_detector(tiny, rows, file, label="answered").notes)
     with pytest.raises(UserError, match="answered=perhaps is the detector's negative value"):
@@ -280,7 +280,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     known = {"text": "hat=", **rows[0]}
     known["text"] = next(text.line.text for _, text in LabelledFile(EXAMPLE).numbered())
     noted = attncli.apply_detector(tiny, [known, *rows], file).notes[0]
-    assert noted.startswith("1 of these 5 texts is among those")
+    assert noted.startswith("1 of these 5 texts is among the detector's training texts")
     hit, plain = ([row | {"answered": value} for row in rows] for value in ("no", "yes"))
     for texts, name, label in ((hit, "hits", "answered"), (plain, "false_alarms", "answered=no")):
         only = attncli.apply_detector(tiny, texts, file, label=label)

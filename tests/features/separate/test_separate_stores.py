@@ -97,19 +97,19 @@ def test_a_survey_is_separated_by_labels_of_a_file(attn: Attn, tmp_path: Path) -
     assert isinstance(direct, SeparatedTexts)
     assert ours["statistics"]["held_out"]["auroc"] == pytest.approx(direct.held_out.auroc, abs=1e-6)
     assert "loss" not in {row["detector"] for row in ours["statistics"]["detectors"]}
-    assert any("without losses" in note for note in ours["notes"])
+    assert any("has no losses" in note for note in ours["notes"])
 
     ended = attn(["separate", store, *FEW])
-    assert ended.code == 2 and "has no column answered (a survey only stores texts)" in ended.err
+    assert ended.code == 2 and "has no column answered (a survey stores only texts)" in ended.err
     assert "--store" in ended.err and ended.err.count("\n") == 1
     other = tmp_path / "other.csv"
     other.write_text("text,answered,lines\nunknown,1,a\n" + "".join(f"hat={n},{n % 2},b\n" for n in range(9)))
     ended = attn(["separate", str(other), *FEW, "--store", store])
-    assert ended.code == 2 and f"is not among the texts of {store}" in ended.err
+    assert ended.code == 2 and f"this text is not in the store {store}" in ended.err
     parted = tmp_path / "parted.csv"
     parted.write_text("text,answer,answered,lines\n" + "".join(f"h={n},a,{n % 2},b\n" for n in range(9)))
     ended = attn(["separate", str(parted), *FEW, "--store", store])
-    assert ended.code == 2 and "has text and answer, but a survey only has texts" in ended.err
+    assert ended.code == 2 and "has text and answer, but a survey stores only texts" in ended.err
 
 
 def test_what_no_store_does_is_refused_in_a_line(attn: Attn, tmp_path: Path, halves: Path) -> None:

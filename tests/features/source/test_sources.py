@@ -501,7 +501,7 @@ def test_source_notes_are_said(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
     found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids))
-    assert found.notes == ("doc1, doc3 have the same text: each can stand in for a removed one.",)
+    assert found.notes == ("doc1, doc3 have the same text, so each can replace another that is removed.",)
     with pytest.raises(UserError, match=r"head: must be from 0:0 to \d+:\d+ \(got 9:9\)"):
         answer_sources(
             pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids), heads=("9:9",)
@@ -539,7 +539,7 @@ WRONG = {
         "--document: wide is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
     ("--document", "wide"): "--document: needs --sentence",
     ("it", "--split", "document"): "--split: document needs --document",
-    ("--model", "."): "--model: needs a question, and sources: --document or --file",
+    ("--model", "."): "--model: needs a question and sources: use --document or --file",
     ("--compare", "--image", "none.png", "--model", "."):
         "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "
         "or a list (.txt)",
@@ -745,7 +745,9 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
     for _ in range(2):
         found = asked(count + 5)
         assert searches == ["search", "none"]
-        assert any("retrieves on synthetic contexts; --head names heads" in note for note in found["notes"])
+        assert any(
+            "retrieves on synthetic contexts; use --head to name heads" in note for note in found["notes"]
+        )
 
 
 def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
