@@ -102,7 +102,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
 NO_SHARED_NOTE = "A and B have no token in common, so no rows are compared."
-GAP_NOTE = "A token that one side lacks has no row on that side, and its weight as a key is 0 there."
+GAP_NOTE = "A token that one side lacks has no row there and, as a key, weight 0."
 
 
 def _weights(report: Report, side: str) -> NamedTensor | None:

@@ -273,7 +273,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     ]
     result = attncli.apply_detector(tiny, rows, file, label="other")
     assert result.notes[0] == "A hit is a text with other=1 that the detector calls answered=no."
-    assert not any("fitted to" in note for note in result.notes)
+    assert not any("training texts" in note for note in result.notes)
     assert not any("hit" in note for note in attncli.apply_detector(tiny, rows, file, label="answered").notes)
     with pytest.raises(UserError, match="answered=perhaps is the detector's negative value"):
         attncli.apply_detector(tiny, rows, file, label="answered=perhaps")
@@ -296,7 +296,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     shown = attn(["separate", str(path), "--apply", str(file), "--label", "answered"]).out
     assert re.search(r"On these texts, all negative: \d+% false alarms\.", shown)
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--expect", "measured.auroc > 0.9"])
-    assert ended.code == 2 and "needs --label" in ended.err and ended.err.count("\n") == 1
+    assert ended.code == 2 and "requires --label" in ended.err and ended.err.count("\n") == 1
 
 
 def test_labels_are_whole_numbers_and_without_blanks() -> None:
