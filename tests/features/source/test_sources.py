@@ -15,8 +15,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 import attncli
 from attncli.errors import UserError
+from attncli.features.source.kept_heads import cache_heads, cached_heads
 from attncli.features.source.results import ChosenHead, RetrievingHead, RetrievingHeads
 from attncli.features.source.retrieving_heads import NUM_SENTENCES, synthetic_contexts
+from attncli.features.source.settings import SourceSpec
 from attncli.features.source.sources import (
     SourceWeights,
     answer_sources,
@@ -63,6 +65,17 @@ def sourced_reading(pretrained: Pretrained, parts: tuple[str, ...] = PARTS) -> S
     return read_sourced(pretrained, with_documents(documents, QUESTION))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small Llama."""
+    return save_writer(tmp_path_factory.mktemp("llama"), "Llama")
+
+
+@pytest.fixture
+def llama(folder: Path) -> Pretrained:
+    return open_model(folder)
+
+
 class Oracle:
     """transformers alone, the whole text at once: ln p of an answer, and its weights on the prompt."""
 
@@ -90,7 +103,7 @@ class Oracle:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_weights_and_what_is_lost_are_those_of_whole_runs(architecture: str, tmp_path: Path) -> None:
+def test_weights_and_losses_agree_with_transformers(architecture: str, tmp_path: Path) -> None:
     pretrained, oracle = open_model(save_writer(tmp_path, architecture)), Oracle(tmp_path)
     reading = sourced_reading(pretrained)
     answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
@@ -121,7 +134,7 @@ def test_weights_and_what_is_lost_are_those_of_whole_runs(architecture: str, tmp
 
 
 @pytest.mark.parametrize("architecture", ("Llama", "BART"))
-def test_an_answer_that_the_model_wrote_is_the_same_read_again(architecture: str, tmp_path: Path) -> None:
+def test_a_written_answer_gives_the_same_numbers_when_read(architecture: str, tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, architecture))
     reading = sourced_reading(pretrained)
     written = written_answer(pretrained, reading, Decoding(6))
@@ -135,32 +148,17 @@ def test_an_answer_that_the_model_wrote_is_the_same_read_again(architecture: str
         assert one["source"] == other["source"] and one["lost"] == pytest.approx(other["lost"], abs=1e-4)
 
 
-def test_a_long_prompt_in_pieces_gives_what_it_gives_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_prompt_read_in_pieces_gives_the_same_numbers(
+    llama: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
-    reading = sourced_reading(pretrained)
-    answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
-    whole = answer_sources(pretrained, reading, answer, method="removal")
+    reading = sourced_reading(llama)
+    answer = given_answer(llama, ANSWER, reading.prompt.ids)
+    whole = answer_sources(llama, reading, answer, method="removal")
     monkeypatch.setattr("attncli.models.replay.LONG_CHUNK", 3)
-    pieces = answer_sources(pretrained, reading, answer, method="removal")
+    pieces = answer_sources(llama, reading, answer, method="removal")
     for one, other in zip(whole.sources, pieces.sources, strict=True):
         assert one["lost"] == pytest.approx(other["lost"], abs=1e-4)
         assert one["all_heads"] == pytest.approx(other["all_heads"], abs=1e-6)
-
-
-def test_what_was_read_before_does_not_change_a_removal(tmp_path: Path) -> None:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
-    reading = sourced_reading(pretrained)
-    answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
-    replay = Replay(pretrained.whole, reading.prompt.ids, answer)
-    replay.layers()
-    masks = sampled_masks(9, len(PARTS), seed=3)
-    together = SourcesTakenOut(pretrained, reading, replay).log_probabilities(masks)
-    for mask, found in zip(masks, together, strict=True):
-        alone, _ = encoded_sources(pretrained, reading.sourced.with_only(mask))
-        fresh = Replay(pretrained.whole, torch.tensor(alone), answer)
-        assert torch.allclose(fresh.log_probabilities(torch.tensor(alone)), found, atol=1e-5)
 
 
 TREES = {
@@ -173,7 +171,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_prompts_that_are_read_as_a_tree_are_as_alone(
+def test_prompts_read_as_a_tree_agree_with_single_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packs so small that a text begins in one and ends in another; biases by distance have no tree."""
@@ -218,7 +216,7 @@ def test_the_lasso_meets_its_conditions() -> None:
     assert (gradient[~kept].abs() <= 0.3 + 1e-9).all()
 
 
-def test_a_source_that_alone_matters_alone_has_an_effect() -> None:
+def test_only_a_source_that_matters_has_an_effect() -> None:
     masks = sampled_masks(64, 7, seed=1)
     log_probabilities = torch.where(masks[:, 3], -0.5, -6.0)
     effects = lasso_effects(masks, log_probabilities, 5)
@@ -237,7 +235,7 @@ TEXT = 'Ann came. "Did she?" Yes!\nBo left\n\nAnn: hi\n there\nBo Lee: bye'
         ("turn", ['Ann came. "Did she?" Yes!\nBo left', "Ann: hi\n there", "Bo Lee: bye"]),
     ],
 )
-def test_a_text_is_cut_at_the_ends_of_its_parts(split: Any, parts: list[str]) -> None:
+def test_a_text_is_split_into_its_parts(split: Any, parts: list[str]) -> None:
     found = split_text(TEXT, split, question="Who?")
     assert found.texts() == parts
     assert [source.name for source in found.sources] == [f"{split}{i + 1}" for i in range(len(parts))]
@@ -258,7 +256,7 @@ def test_a_text_is_cut_at_the_ends_of_its_parts(split: Any, parts: list[str]) ->
     ],
     ids=str,
 )
-def test_what_asks_at_the_end_of_a_text_is_no_source(text: str, asking: str) -> None:
+def test_a_question_at_the_end_of_a_text_is_not_a_source(text: str, asking: str) -> None:
     """Where two sources are left; the text stays, and a question apart leaves all parts sources."""
     every = split_text(text, "sentence")
     sourced = sourced_text(None, text)
@@ -298,7 +296,7 @@ def test_removed_sources_take_the_blanks_before_them_and_leave_other_text() -> N
         assert found.texts() == [c for c, is_kept in zip("abcde", kept, strict=True) if is_kept]
 
 
-def test_marks_are_taken_out_and_their_sources_named() -> None:
+def test_marks_are_removed_and_name_their_sources() -> None:
     found = marked_text("Use: <source notes> Ann came. </source> and <source>Bo left</source>. Who?")
     assert found is not None
     assert found.text == "Use:  Ann came.  and Bo left. Who?"
@@ -322,8 +320,9 @@ TEMPLATE = (
 
 
 @pytest.fixture
-def talker(tmp_path: Path) -> Pretrained:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
+def talker(folder: Path) -> Pretrained:
+    """A model of its own, whose chat template tests replace."""
+    pretrained = open_model(folder)
     pretrained.tokenizer.chat_template = TEMPLATE
     return pretrained
 
@@ -374,7 +373,7 @@ TURNS += (("user", "aa"), ("assistant", "<think>user</think> user"))
 
 
 @pytest.mark.parametrize("case", TEMPLATES)
-def test_a_message_is_where_the_template_writes_it(case: str, talker: Pretrained) -> None:
+def test_messages_are_located_where_the_template_writes_them(case: str, talker: Pretrained) -> None:
     """Not where its words are first: in marks of roles, in other messages, in what the template adds."""
     template, write = TEMPLATES[case]
     talker.tokenizer.chat_template = f"{EACH}{template}{{% endfor %}}"
@@ -399,7 +398,7 @@ def test_a_message_is_where_the_template_writes_it(case: str, talker: Pretrained
     assert [left.text[start:end] for start, end in left.sources[0].spans] == ["a"] * len(expected[1][1])
 
 
-def test_messages_in_another_order_are_where_they_are(talker: Pretrained) -> None:
+def test_messages_in_another_order_are_located(talker: Pretrained) -> None:
     others = (
         "{% for m in messages[1:] %}{% if loop.last %}[{{ messages[0].content }}]{% endif %}{{ m.content }},"
     )
@@ -415,7 +414,7 @@ def test_messages_in_another_order_are_where_they_are(talker: Pretrained) -> Non
     ]
 
 
-def test_documents_are_placed_by_the_template_and_not_by_their_words(talker: Pretrained) -> None:
+def test_documents_are_located_by_the_template_not_by_their_words(talker: Pretrained) -> None:
     talker.tokenizer.chat_template = f"{EACH}{TEMPLATES['as roles'][0]}{{% endfor %}}"
     found = with_documents([("a", "user"), ("b", "s & user")], "r").in_template(talker)
     assert [one.start for one in found.sources] == [len("<user> "), len("<user> user\n\n")]
@@ -427,7 +426,7 @@ def test_documents_are_placed_by_the_template_and_not_by_their_words(talker: Pre
         with_documents([("a", "1")], "r").in_template(talker)
 
 
-def test_a_tool_is_not_looked_for_in_what_is_said_of_it(talker: Pretrained) -> None:
+def test_a_tool_is_not_located_in_a_message_about_it(talker: Pretrained) -> None:
     function = {"name": "look", "description": "look at it"}
     messages = [{"role": "user", "content": f"look: {json.dumps(function)}"}]
     chat = json.dumps({"messages": messages, "tools": [{"type": "function", "function": function}]})
@@ -446,7 +445,7 @@ def test_a_tool_is_not_looked_for_in_what_is_said_of_it(talker: Pretrained) -> N
     assert chat_text(chat, talker).texts()[1].startswith("look: LOOK AT IT")
 
 
-def test_markup_in_a_source_is_text_and_the_templates_own_is_not(talker: Pretrained) -> None:
+def test_markup_is_special_in_a_template_but_not_in_a_source(talker: Pretrained) -> None:
     text = "the cat [SEP] walks"
     asked = sourced_text(None, "the cat. on the street. it was?").in_template(talker)
     assert asked.asking == "it was?" and asked.texts() == ["the cat.", "on the street."]
@@ -482,33 +481,32 @@ def test_markup_in_a_source_is_text_and_the_templates_own_is_not(talker: Pretrai
         ((("a.md", "cat"),), "was " * 3000, "answer: must be at most"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(documents: Any, answer: str, message: str, tmp_path: Path) -> None:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
+def test_invalid_documents_and_answers_are_refused(
+    documents: Any, answer: str, message: str, llama: Pretrained
+) -> None:
     with pytest.raises(UserError, match=message) as error:
-        reading = read_sourced(pretrained, with_documents(documents, QUESTION), key="document")
-        given_answer(pretrained, answer, reading.prompt.ids)
+        reading = read_sourced(llama, with_documents(documents, QUESTION), key="document")
+        given_answer(llama, answer, reading.prompt.ids)
     assert len(error.value.lines) == 1
 
 
-def test_an_encoder_writes_no_answer_in_a_line(tmp_path: Path) -> None:
+def test_an_encoder_cannot_write_an_answer(tmp_path: Path) -> None:
     pretrained = open_model(save_model(tmp_path, "BERT"))
     reading = read_sourced(pretrained, with_documents((("a.md", "cat"),), QUESTION), key="document")
     with pytest.raises(UserError, match=r"^model: bert cannot be shown: it has no language modeling head"):
         written_answer(pretrained, reading, Decoding(3))
 
 
-def test_source_notes_are_said(tmp_path: Path) -> None:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
-    reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
-    found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids))
+def test_equal_sources_are_noted_and_missing_heads_refused(llama: Pretrained) -> None:
+    reading = sourced_reading(llama, ("the cat", "it was", "the cat"))
+    answer = given_answer(llama, "was", reading.prompt.ids)
+    found = answer_sources(llama, reading, answer)
     assert found.notes == ("doc1, doc3 have the same text, so each can replace another that is removed.",)
     with pytest.raises(UserError, match=r"head: must be from 0:0 to \d+:\d+ \(got 9:9\)"):
-        answer_sources(
-            pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids), heads=("9:9",)
-        )
+        answer_sources(llama, reading, answer, heads=("9:9",))
 
 
-def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -> None:
+def test_without_named_heads_sources_of_single_heads_are_removed() -> None:
     """All heads look at the first source a little, one head at the last; the first has the larger mean."""
     of_heads = torch.full((8, 3), 0.01)
     of_heads[:, 0] = 0.2
@@ -525,10 +523,9 @@ def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -
     assert int(likeliest(SourceWeights(names, of_heads, mean, chosen)).argmax()) == 1
 
 
-def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> None:
-    model = save_writer(tmp_path / "model", "Llama")
+def test_removed_sources_are_shown_before_others(attn: Attn, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(f"w{20 + line} the cat" for line in range(12)))
-    flags = ["--split", "line", "--model", str(model), "--answer", "was"]
+    flags = ["--split", "line", "--model", str(folder), "--answer", "was"]
     shown = attn(["source", "it", "--file", str(tmp_path / "text"), *flags]).out
     lines = [line for line in shown.splitlines() if re.match(r"line\d+ ", line)]
     assert len(lines) == 8 and sum("  -  -  " in line for line in lines) == 3
@@ -551,7 +548,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("flags", "line"), WRONG.items(), ids=lambda each: str(each)[:30])
-def test_wrong_settings_are_one_line(
+def test_wrong_settings_are_refused_on_one_line(
     flags: tuple[str, ...], line: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -575,7 +572,7 @@ def test_wrong_settings_are_one_line(
     }.items(),
     ids=lambda each: str(each)[:40],
 )
-def test_what_is_wrong_with_texts_is_told_before_weights_are_read(
+def test_invalid_texts_are_refused_before_weights_are_read(
     flags: tuple[str, ...], line: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object, **__: object) -> None:
@@ -591,8 +588,8 @@ def test_what_is_wrong_with_texts_is_told_before_weights_are_read(
 @pytest.mark.parametrize(
     ("answer", "error"), [((), "writes nothing after this prompt"), (("--answer", "[CLS]"), "answer: ")]
 )
-def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
-    answer: tuple[str, ...], error: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_answer_is_refused_before_the_search_for_heads(
+    answer: tuple[str, ...], error: str, attn: Attn, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.models.answers.write", lambda *_: None)
     monkeypatch.setattr("attncli.features.source.retrieving_heads.search_takes_less", lambda *_: True)
@@ -600,13 +597,13 @@ def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
     monkeypatch.setattr(
         "attncli.features.source.retrieving_heads.retrieving_heads", lambda *_, **__: searched.append(1)
     )
-    asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, "Llama"))]
+    asked = ["source", "it <source>w1 cat</source>", "--model", str(folder)]
     ended = attn([*asked, *answer])
     assert ended.code == 2 and error in ended.err and not searched, ended.err
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "T5"])
-def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
+def test_missing_heads_are_refused_before_an_answer_is_written(
     architecture: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[object] = []
@@ -617,13 +614,18 @@ def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
     assert ended.err == "--head: must be from 0:0 to 1:3 (got 9:9)\n"
 
 
-def test_synthetic_contexts_are_the_same_twice_and_hold_their_answer() -> None:
+def test_synthetic_contexts_are_reproducible_and_contain_the_answer() -> None:
     contexts = list(synthetic_contexts(5, seed=2))
     assert contexts == list(synthetic_contexts(5, seed=2)) != list(synthetic_contexts(5, seed=3))
     for context in contexts:
         assert len(context.sentences) == NUM_SENTENCES
         assert context.sentences[context.right] == context.question + context.answer
         assert context.sourced().texts() == context.sentences
+
+
+CHOSEN = RetrievingHeads(
+    rows=RetrievingHead.rows([]), chosen=ChosenHead.table(chosen_head=["1:0"]), num_contexts=24
+)
 
 
 def report_of(attn: Attn, *arguments: str) -> dict[str, Any]:
@@ -633,21 +635,12 @@ def report_of(attn: Attn, *arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_documents_and_an_answer_come_from_files(attn: Attn, tmp_path: Path) -> None:
-    model = save_writer(tmp_path / "model", "Llama")
+def test_documents_and_an_answer_come_from_files(attn: Attn, folder: Path, tmp_path: Path) -> None:
     for name, text in {"a.md": PARTS[0], "b.md": PARTS[1], "answer.txt": "was tired\n"}.items():
         (tmp_path / name).write_text(text)
     named = [f"--document={tmp_path / name}" for name in ("a.md", "b.md")]
-    report = report_of(
-        attn,
-        QUESTION,
-        *named,
-        "--model",
-        str(model),
-        f"--answer={tmp_path / 'answer.txt'}",
-        "--head",
-        "0:1,1:0",
-    )
+    flags = ["--model", str(folder), f"--answer={tmp_path / 'answer.txt'}", "--head", "0:1,1:0"]
+    report = report_of(attn, QUESTION, *named, *flags)
     rows = {row["name"]: row for row in report["statistics"]["sources"]}
     assert {name: row["title"] for name, row in rows.items()} == {"doc1": "a.md", "doc2": "b.md"}
     assert report["written"] == "was tired"
@@ -670,26 +663,17 @@ def test_results_have_typed_columns(attn: Attn) -> None:
     assert result.weights is not None and result.weights.shape == (len(result.ids), len(result.sources))
 
 
-def test_found_heads_are_kept_for_the_model_and_used(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_retrieving_heads_are_cached_and_used(
+    attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    model = str(save_writer(tmp_path / "model", "Llama"))
-    from attncli.features.source.kept_heads import cache_heads, cached_heads
-    from attncli.features.source.settings import SourceSpec
-
+    model = str(folder)
     spec = SourceSpec(model=model, sentence="it")
     assert cached_heads(spec) is None
     asked = ["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"]
     said = " ".join(attn(asked).out.split())
     assert f"Next, with attn source: --find-heads --model {model}" in said
-    heads_chosen = RetrievingHeads(
-        rows=RetrievingHead.rows([]),
-        chosen=ChosenHead.table(chosen_head=["1:0"]),
-        num_contexts=24,
-        seed=0,
-    )
-    place = cache_heads(spec, heads_chosen)
+    place = cache_heads(spec, CHOSEN)
     assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
     assert cached_heads(spec) == ["1:0"]
     assert "Next, with attn source: --method removal | " in attn(asked).out
@@ -704,27 +688,24 @@ def test_found_heads_are_kept_for_the_model_and_used(
 
 
 @pytest.mark.nightly
-def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_heads_are_searched_once_if_the_search_reads_less_than_the_prompt(
+    attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("attncli.features.source.retrieving_heads.NUM_CONTEXTS", 1)
     contexts = "attncli.features.source.retrieving_heads.synthetic_contexts"
     monkeypatch.setattr(contexts, lambda *_: synthetic_contexts(1))
     searches: list[str] = []
-    model = str(save_writer(tmp_path / "model", "Llama"))
-    pretrained = open_model(model)
     (context,) = synthetic_contexts(1)
-    count = len(pretrained.encoded(context.sourced().text + context.answer)["input_ids"])
+    count = len(open_model(folder).encoded(context.sourced().text + context.answer)["input_ids"])
 
     def asked(num_tokens: int, answer: str = "was") -> dict[str, Any]:
         text = " ".join(["the"] * (num_tokens - 3))
-        return report_of(attn, f"<source a>{text}</source>", "--model", model, "--answer", answer)
+        return report_of(attn, f"<source a>{text}</source>", "--model", str(folder), "--answer", answer)
 
     def search(_model: object, **_: object) -> RetrievingHeads:
         searches.append("search")
-        chosen = ChosenHead.table(chosen_head=["1:0"])
-        return RetrievingHeads(rows=RetrievingHead.rows([]), chosen=chosen, num_contexts=24)
+        return CHOSEN
 
     monkeypatch.setattr("attncli.features.source.door.retrieving_heads", search)
     short = asked(count)
@@ -750,9 +731,7 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
         )
 
 
-def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
-    attn: Attn, tmp_path: Path
-) -> None:
+def test_many_prompts_fill_a_store_and_meet_conditions(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "source.yaml").write_text("experiment: source\nsplit: line\nmethod: removal\n")
     lines = [
         {"sentence": "lamp=", "context": "key=brass\nlamp=green", "answer": "green", "id": "a"},
@@ -773,7 +752,7 @@ def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
     assert wrong.code == 2 and "must end in a number (got line1)" in wrong.err
 
 
-def test_a_token_of_the_answer_is_of_the_source_without_which_it_loses_most(talker: Pretrained) -> None:
+def test_a_token_is_assigned_to_the_source_with_the_largest_loss(talker: Pretrained) -> None:
     reading = sourced_reading(talker)
     answer = given_answer(talker, f" {ANSWER}", reading.prompt.ids)
     found = answer_sources(talker, reading, answer, method="removal")
