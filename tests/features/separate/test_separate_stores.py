@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import attncli
+from attncli import cli
 from attncli.features.separate.question import EXAMPLE
 from attncli.features.separate.results import SeparatedTexts
 from attncli.models.folder import SHIPPED_MODEL
@@ -25,47 +27,37 @@ def as_json(attn: Attn, *arguments: str) -> dict[str, Any]:
     return report
 
 
-def numbers_of(report: dict[str, Any]) -> dict[str, Any]:
-    """What a report says of texts, but for how they are called."""
-    statistics = report["statistics"]
-    told = [{**row, "text": None, "id": None} for row in statistics["predictions"]]
-    kept = ("held_out", "detectors", "by_group", "features", "coefficients")
-    return {**{name: statistics[name] for name in kept}, "predictions": told}
-
-
-@pytest.fixture
-def halves(tmp_path: Path) -> Path:
-    """The first half of the example's lines."""
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the first half of the example's texts, beside the file of these texts."""
+    file = tmp_path_factory.mktemp("half") / "half.csv"
     lines = [*csv.reader(io.StringIO(EXAMPLE.read_text()))]
-    half = tmp_path / "half.csv"
-    with half.open("w", newline="") as file:
-        csv.writer(file).writerows(lines[: 1 + len(lines) // 2])
-    return half
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows(lines[: 1 + len(lines) // 2])
+    store = file.with_suffix(".db")
+    assert cli.run(["separate", str(file), *FEW, "-o", str(store)]) == 0
+    return store
 
 
-def test_what_was_measured_is_not_measured_again(attn: Attn, tmp_path: Path, halves: Path) -> None:
-    store = str(tmp_path / "run.db")
-    assert attn(["separate", str(halves), *FEW, "-o", store]).code == 0
-    ended = attn(["separate", str(EXAMPLE), *FEW, "-o", store])
+def test_measured_texts_are_not_measured_again(attn: Attn, half: Path, tmp_path: Path) -> None:
+    store = shutil.copy(half, tmp_path / "run.db")
+    ended = attn(["separate", str(EXAMPLE), *FEW, "-o", str(store), "--format", "json"])
     assert ended.code == 0 and "60 of 60 runs, 30 done now" in ended.err, ended.err
-    again = attn(["separate", str(EXAMPLE), "--label", "answered", "--permutations", "19", "-o", store])
-    assert "nothing was left to do" in again.err  # whatever the label and the groups
-    stored, direct = (as_json(attn, source, *FEW) for source in (store, str(EXAMPLE)))
-    ours, theirs = numbers_of(stored), numbers_of(direct)
+    other = ("--label", "answered", "--permutations", "19")
+    assert "nothing was left to do" in attn(["separate", str(EXAMPLE), *other, "-o", str(store)]).err
+    stored, direct = json.loads(ended.out), as_json(attn, str(EXAMPLE), *FEW)
+    ours, theirs = stored["statistics"], direct["statistics"]
     assert ours["coefficients"] and len(ours["by_group"]) == len(theirs["by_group"])
     assert ours["held_out"] == pytest.approx(theirs["held_out"], abs=1e-6)
-    assert [row["predicted"] for row in ours["predictions"]] == [
-        row["predicted"] for row in theirs["predictions"]
-    ]
-    for mine, other in zip(ours["features"], theirs["features"], strict=True):
-        assert mine == pytest.approx(other, abs=1e-5)
-    assert [row["id"] for row in stored["statistics"]["predictions"]] == [
-        str(row["text"]) for row in direct["statistics"]["predictions"]
+    for mine, other_row in zip(ours["features"], theirs["features"], strict=True):
+        assert mine == pytest.approx(other_row, abs=1e-5)
+    assert [(row["id"], row["predicted"]) for row in ours["predictions"]] == [
+        (str(row["text"]), row["predicted"]) for row in theirs["predictions"]
     ]
 
 
 @pytest.mark.nightly
-def test_parts_are_kept_in_a_store(attn: Attn, tmp_path: Path) -> None:
+def test_a_store_keeps_parts(attn: Attn, tmp_path: Path) -> None:
     rows = [
         {"text": f"key=<<{word}>>\nhat=", "document": f"hat=wool {place}", "answer": word, "kind": kind}
         for place, (word, kind) in enumerate(
@@ -84,7 +76,7 @@ def test_parts_are_kept_in_a_store(attn: Attn, tmp_path: Path) -> None:
     assert {row["detector"] for row in direct["statistics"]["detectors"]} >= {"loss", "answer length"}
 
 
-def test_a_survey_is_separated_by_labels_of_a_file(attn: Attn, tmp_path: Path) -> None:
+def test_a_survey_is_separated_by_the_labels_in_a_file(attn: Attn, tmp_path: Path) -> None:
     texts, store = tmp_path / "texts.jsonl", str(tmp_path / "survey.db")
     rows = [*csv.DictReader(io.StringIO(EXAMPLE.read_text()))]
     # In another order: they are known by their texts.
@@ -112,22 +104,20 @@ def test_a_survey_is_separated_by_labels_of_a_file(attn: Attn, tmp_path: Path) -
     assert ended.code == 2 and "has text and answer, but a survey stores only texts" in ended.err
 
 
-def test_what_no_store_does_is_refused_in_a_line(attn: Attn, tmp_path: Path, halves: Path) -> None:
-    store = str(tmp_path / "run.db")
-    assert attn(["separate", str(halves), *FEW, "-o", store]).code == 0
-    other = str(tmp_path / "other.db")
+def test_settings_that_stores_do_not_support_are_refused(attn: Attn, half: Path) -> None:
+    store, other = str(half), str(half.with_name("other.db"))
     for arguments, message in (
         ((store, "--label", "answer"), "has no column answer (it has answered, lines, text)"),
         ((store, *BY, "--model", str(SHIPPED_MODEL)), "cannot be combined with the store"),
         ((store, *BY, "-o", other), "cannot be combined with the store"),
-        ((str(halves), *BY, "--workers", "2"), "needs a store"),
+        ((str(half.with_suffix(".csv")), *BY, "--workers", "2"), "needs a store"),
     ):
         ended = attn(["separate", *arguments])
         assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
 
 
 @pytest.mark.nightly
-def test_texts_too_long_are_left_out_with_a_store_and_without(attn: Attn, tmp_path: Path) -> None:
+def test_texts_that_are_too_long_are_left_out(attn: Attn, tmp_path: Path) -> None:
     file, store = tmp_path / "texts.csv", str(tmp_path / "run.db")
     texts = [f"hat={'oak' if n % 2 else 'wool'}{n}" for n in range(12)] + ["hat=wool\n" * 60]
     rows = "".join(f'"{text}",{n % 2}\n' for n, text in enumerate(texts))
