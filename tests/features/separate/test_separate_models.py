@@ -15,8 +15,6 @@ from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 import attncli
-from attncli import cli
-from attncli.commands.saved_files import opened
 from attncli.errors import UserError
 from attncli.features.separate.detectors import TextsToFit, distracted_heads
 from attncli.features.separate.labelled_texts import LabelledReader, PartedReading
@@ -43,19 +41,6 @@ def smollm() -> Pretrained:
 @pytest.fixture(scope="module")
 def tiny() -> Pretrained:
     return attncli.open_model()
-
-
-@pytest.fixture(scope="module")
-def detector_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on the example, with its detector."""
-    file = tmp_path_factory.mktemp("separate") / "detector.json"
-    assert cli.run(["separate", "--permutations", "19", "-o", str(file)]) == 0
-    return file
-
-
-@pytest.fixture(scope="module")
-def example(detector_file: Path) -> SeparatedTexts:
-    return opened(str(detector_file)).reports[0].result_of(SeparatedTexts)
 
 
 def parted(ids: list[int], **parts: Any) -> PartedReading:

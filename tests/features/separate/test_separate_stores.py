@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import attncli
 from attncli import cli
 from attncli.features.separate.question import EXAMPLE
 from attncli.features.separate.results import SeparatedTexts
@@ -39,14 +38,15 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-def test_measured_texts_are_not_measured_again(attn: Attn, half: Path, tmp_path: Path) -> None:
+def test_measured_texts_are_not_measured_again(
+    attn: Attn, half: Path, detector_file: Path, tmp_path: Path
+) -> None:
     store = shutil.copy(half, tmp_path / "run.db")
     ended = attn(["separate", str(EXAMPLE), *FEW, "-o", str(store), "--format", "json"])
     assert ended.code == 0 and "60 of 60 runs, 30 done now" in ended.err, ended.err
     other = ("--label", "answered", "--permutations", "19")
     assert "nothing was left to do" in attn(["separate", str(EXAMPLE), *other, "-o", str(store)]).err
-    stored, direct = json.loads(ended.out), as_json(attn, str(EXAMPLE), *FEW)
-    ours, theirs = stored["statistics"], direct["statistics"]
+    ours, theirs = (json.loads(text)["statistics"] for text in (ended.out, detector_file.read_text()))
     assert ours["coefficients"] and len(ours["by_group"]) == len(theirs["by_group"])
     assert ours["held_out"] == pytest.approx(theirs["held_out"], abs=1e-6)
     for mine, other_row in zip(ours["features"], theirs["features"], strict=True):
@@ -76,18 +76,16 @@ def test_a_store_keeps_parts(attn: Attn, tmp_path: Path) -> None:
     assert {row["detector"] for row in direct["statistics"]["detectors"]} >= {"loss", "answer length"}
 
 
-def test_a_survey_is_separated_by_the_labels_in_a_file(attn: Attn, tmp_path: Path) -> None:
+def test_a_survey_is_separated_by_the_labels_in_a_file(
+    attn: Attn, example: SeparatedTexts, tmp_path: Path
+) -> None:
     texts, store = tmp_path / "texts.jsonl", str(tmp_path / "survey.db")
     rows = [*csv.DictReader(io.StringIO(EXAMPLE.read_text()))]
     # In another order: they are known by their texts.
     texts.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in reversed(rows)))
     assert attn(["heads", "--texts", str(texts), "-o", store]).code == 0
     ours = as_json(attn, str(EXAMPLE), *FEW, "--store", store)
-    direct = attncli.separate(
-        attncli.open_model(), EXAMPLE, label="answered", hold_out="lines", permutations=19
-    )
-    assert isinstance(direct, SeparatedTexts)
-    assert ours["statistics"]["held_out"]["auroc"] == pytest.approx(direct.held_out.auroc, abs=1e-6)
+    assert ours["statistics"]["held_out"]["auroc"] == pytest.approx(example.held_out.auroc, abs=1e-6)
     assert "loss" not in {row["detector"] for row in ours["statistics"]["detectors"]}
     assert any("has no losses" in note for note in ours["notes"])
 
