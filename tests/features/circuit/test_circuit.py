@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.features.circuit import edges as circuit
-from attncli.features.circuit.edges import _edges, compositions, head_edges, heads_with_pattern
+from attncli.features.circuit.edges import _edges, compositions, head_edges
 from attncli.features.circuit.logit_paths import decided_by_scores
 from attncli.features.circuit.results import Compositions, HeadEdges, PartShare
 from attncli.features.why.attribution import attribution
@@ -71,13 +71,13 @@ def test_the_shares_of_a_side_add_up_to_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT"])
-def test_a_head_that_sees_one_key_alone_has_shares_of_its_output_only(name: str) -> None:
+def test_a_head_that_sees_a_single_key_only_has_shares_of_its_output(name: str) -> None:
     one = Reading(replace(reading().text, tokens=("cat",), ids=TOKENS[:1]))
     rows = head_edges(tiny(name), [one]).rows
     assert all((row.share is None) == (row.side != "value") for row in rows)
 
 
-def test_named_heads_have_the_shares_that_they_have_among_all() -> None:
+def test_named_heads_have_the_same_shares_as_among_all_heads() -> None:
     pretrained = tiny("Llama")
     every, some = (
         head_edges(pretrained, [reading()]),
@@ -105,7 +105,7 @@ def gpt2(text: str) -> tuple[HeadEdges, "HookedGpt2"]:
         return head_edges(pretrained, [read]), HookedGpt2(pretrained.whole, read.text.ids)
 
 
-def test_what_scores_decide_is_what_even_weights_would_not_add() -> None:
+def test_the_effect_of_scores_is_the_difference_from_uniform_weights() -> None:
     """By the modules of transformers: the mean of the values, through W_O, the last norm and W_U."""
     edges, hooked = gpt2("to be or not to be")
     model = hooked.model
@@ -139,7 +139,7 @@ def test_what_scores_decide_is_what_even_weights_would_not_add() -> None:
         ("BartForCausalLM", SEQ2SEQ),
     ],
 )
-def test_what_reaches_the_logit_through_values_is_what_a_head_adds(
+def test_the_effect_through_values_is_the_contribution_of_the_head(
     name: str, settings: dict[str, Any]
 ) -> None:
     """As `why` says, which takes the logit apart; norms behind heads, gates before W_O, no last norm."""
@@ -158,9 +158,7 @@ def test_what_reaches_the_logit_through_values_is_what_a_head_adds(
 
 
 @pytest.mark.parametrize(("softcap", "sink"), in_turn([None, 2.5], [None, 1.3]))
-def test_scores_count_with_the_mean_of_their_gradients_on_the_way_from_nothing(
-    softcap: float | None, sink: float | None
-) -> None:
+def test_scores_are_weighted_by_integrated_gradients(softcap: float | None, sink: float | None) -> None:
     """By autograd, at 4,000 places; together they make what the weights change from even ones."""
     generator = torch.Generator().manual_seed(3)
     query, key, value = torch.randn(3, 1, 1, 7, 5, generator=generator, dtype=torch.float64)
@@ -179,7 +177,7 @@ def test_scores_count_with_the_mean_of_their_gradients_on_the_way_from_nothing(
     assert float(decided @ scores) == pytest.approx(float((row.weights(scores) - even) @ worth), abs=1e-6)
 
 
-def test_parts_that_cancel_have_no_share_and_are_ranked_by_the_logit() -> None:
+def test_parts_that_cancel_have_no_share_and_are_sorted_by_the_logit() -> None:
     """A share of a sum near 0 is no number; no share is 10 or more."""
     torch.testing.assert_close(
         circuit._shares(torch.tensor([3.0, -2.9, 1.0])), torch.tensor([3.0, -2.9, 1.0]) / 1.1
@@ -196,7 +194,7 @@ def test_parts_that_cancel_have_no_share_and_are_ranked_by_the_logit() -> None:
         assert (name in kept) == (abs(row["share"] or 0) >= 0.01 or abs(row["logit"]) >= 0.01 * numbers[0])
 
 
-def test_of_several_texts_they_are_means_with_intervals() -> None:
+def test_shares_of_several_texts_are_means_with_intervals() -> None:
     """Student's t for three texts: mean -+ 4.3027 s / sqrt 3."""
     pretrained = tiny("Llama")
     texts = [
@@ -250,7 +248,7 @@ class HookedGpt2:
         return normed.detach()
 
 
-def test_of_the_logits_a_head_has_what_it_adds_above_the_mean_of_all_tokens() -> None:
+def test_shares_of_the_logits_are_relative_to_the_mean_over_tokens() -> None:
     with in_use(open_model(SHIPPED)) as pretrained:
         text = read_text(pretrained, "to be or not to be")
         found = head_edges(pretrained, [text])
@@ -292,9 +290,7 @@ TO_LOGITS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", TO_LOGITS)
-def test_shares_of_the_logits_are_of_the_logits_of_the_model(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contributions_to_the_logits_add_up_to_the_logits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of what the parts add is how far transformers' logits are above their means."""
     sums: list[float] = []
     inner = circuit._added_to_logits
@@ -324,7 +320,7 @@ TRANSFORMED = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_logits_of_a_transformed_stream_are_no_sum(name: str) -> None:
+def test_logits_of_a_transformed_stream_have_no_shares(name: str) -> None:
     """A product, an activation and a norm stand before W_U: no share of theirs, and no copying score."""
     pretrained = with_head(name, TRANSFORMED[name])
     edges, found = head_edges(pretrained, [reading()]), compositions(pretrained)
@@ -335,7 +331,7 @@ def test_logits_of_a_transformed_stream_are_no_sum(name: str) -> None:
     assert found.notes == (f"No copying scores of {name}: {reason}.",)
 
 
-def test_heads_copy_through_projections_beside_the_tables() -> None:
+def test_copying_scores_include_projections() -> None:
     """Of W_U P_out W_OV P_in W_E, as many tokens by as many."""
     pretrained = with_head("OPTForCausalLM", NARROW)
     copying = compositions(pretrained).copying
@@ -352,7 +348,7 @@ def test_heads_copy_through_projections_beside_the_tables() -> None:
         assert row["score"] == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-4)
 
 
-def test_without_its_ten_strongest_edges_a_head_looks_as_is_said() -> None:
+def test_weights_without_the_ten_strongest_edges_agree_with_transformers() -> None:
     """Beside a run of transformers in which a hook takes the head out of one side alone."""
     with in_use(open_model(SHIPPED)) as pretrained:
         probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
@@ -395,21 +391,6 @@ def test_without_its_ten_strongest_edges_a_head_looks_as_is_said() -> None:
     assert falls[0] > 0.1 and sum(falls) > 0
 
 
-def test_the_heads_with_a_pattern_are_those_of_the_survey() -> None:
-    with in_use(open_model(SHIPPED)) as pretrained:
-        probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
-        assert heads_with_pattern(pretrained, [probe], "induction") == ["1:0", "1:1", "1:2", "1:3"]
-
-
-def test_the_shipped_model_finds_its_keys_by_what_its_previous_token_heads_wrote() -> None:
-    """The induction circuit (Olsson et al. 2022): 0:1 leads the key side of each head that copies."""
-    with in_use(open_model(SHIPPED)) as pretrained:
-        edges = head_edges(pretrained, [read_probe(pretrained, 24, torch.Generator().manual_seed(0))])
-    for head in range(4):
-        of_key = shares(edges, 1, head, "key")
-        assert max(of_key, key=lambda part: of_key[part]) == ("head", 0, 1)
-
-
 @pytest.fixture(scope="module")
 def shipped() -> Compositions:
     with in_use(open_model(SHIPPED)) as pretrained:
@@ -417,7 +398,7 @@ def shipped() -> Compositions:
 
 
 @pytest.mark.parametrize("side", ["key", "query", "value"])
-def test_heads_compose_as_transformer_lens_says(side: str, shipped: Compositions) -> None:
+def test_compositions_agree_with_transformer_lens(side: str, shipped: Compositions) -> None:
     """tools/transformer_lens_scores.py wrote its numbers, of the same weights."""
     rows = [row for row in shipped.rows if row["side"] == side]
     assert len(rows) == 16
@@ -426,7 +407,7 @@ def test_heads_compose_as_transformer_lens_says(side: str, shipped: Compositions
         assert row["score"] == pytest.approx(theirs, abs=1e-4)
 
 
-def test_heads_copy_as_the_eigenvalues_of_the_whole_matrix_say(shipped: Compositions) -> None:
+def test_copying_scores_agree_with_the_eigenvalues_of_the_whole_matrix(shipped: Compositions) -> None:
     """Of W_U W_OV W_E, as many tokens by as many, from the weights of transformers' modules."""
     with in_use(open_model(SHIPPED)) as pretrained:
         model: Any = pretrained.whole
@@ -448,7 +429,7 @@ def test_heads_copy_as_the_eigenvalues_of_the_whole_matrix_say(shipped: Composit
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma 2"])
-def test_compositions_are_those_of_the_whole_matrices(name: str) -> None:
+def test_compositions_agree_with_the_whole_matrices(name: str) -> None:
     """||W_OV W_QK|| of embed x embed matrices, from the weights of transformers' modules."""
     pretrained = tiny(name)
     model: Any = pretrained.model
@@ -485,7 +466,7 @@ def test_compositions_are_those_of_the_whole_matrices(name: str) -> None:
         assert row["score"] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_compositions_of_one_head_are_some_of_all(shipped: Compositions) -> None:
+def test_compositions_of_one_head_are_a_subset(shipped: Compositions) -> None:
     with in_use(open_model(SHIPPED)) as pretrained:
         found = compositions(pretrained, head="0:1")
         with pytest.raises(UserError, match="head: must be from 0:0 to 1:3"):
@@ -497,7 +478,7 @@ def test_compositions_of_one_head_are_some_of_all(shipped: Compositions) -> None
 @pytest.mark.parametrize(
     ("name", "reason"), [("BERT", "normalised before they reach the stream"), ("T5", "an encoder and a")]
 )
-def test_models_whose_heads_do_not_add_to_one_stream_are_refused(name: str, reason: str) -> None:
+def test_models_without_a_residual_stream_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         compositions(tiny(name))
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +13,14 @@ import attncli
 from tests.conftest import Attn
 
 
-def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> None:
+@pytest.fixture
+def saved(attn: Attn) -> dict[str, Any]:
+    """The report on the shipped model."""
+    report: dict[str, Any] = json.loads(attn(["circuit", "--format", "json"]).out)
+    return report
+
+
+def test_the_screen_shows_the_induction_circuit(attn: Attn) -> None:
     lines = attn(["circuit"]).out.splitlines()
     assert lines[0] == "circuit: tiny-induction, which heads feed which, on 49 tokens"
     assert "  0:1 -K-> 1:0, 1:1, 1:2, 1:3 -> logits" in lines
@@ -24,7 +32,7 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     assert last == "Next, with attn circuit: --model FOLDER | --weights | -o circuit.svg"
 
 
-def test_the_report_is_what_python_gives(attn: Attn) -> None:
+def test_the_report_agrees_with_python(attn: Attn) -> None:
     text = "to be or not to b"
     report = json.loads(attn(["circuit", text, "--head", "1:2", "--format", "json"]).out)
     found = attncli.head_edges(attncli.open_model(), text, heads="1:2")
@@ -43,7 +51,7 @@ def test_the_report_is_what_python_gives(attn: Attn) -> None:
     assert head["weight"] == pytest.approx(found.weight[1, 2])
 
 
-def test_only_heads_of_a_pattern_are_fed(attn: Attn, tmp_path: Path) -> None:
+def test_a_pattern_selects_heads(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "edges.csv"
     assert attn(["circuit", "--pattern", "induction", "-o", str(path)]).code == 0
     rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -63,7 +71,7 @@ def test_many_texts_have_intervals(attn: Attn, tmp_path: Path) -> None:
     assert re.search(r"0:1 +1:\d +key +0\.\d\d +±0\.\d\d +\d", screen)
 
 
-def test_weights_alone_need_no_text(attn: Attn) -> None:
+def test_weights_need_no_text(attn: Attn) -> None:
     report = json.loads(attn(["circuit", "--weights", "--head", "0:1", "--format", "json"]).out)
     assert "probe" not in report["spec"] and not report["tokens"]
     found = attncli.compositions(attncli.open_model(), head="0:1")
@@ -73,7 +81,7 @@ def test_weights_alone_need_no_text(attn: Attn) -> None:
     assert report["statistics"]["copying"][0]["score"] == pytest.approx(found.copying[0]["score"])
 
 
-def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> None:
+def test_pictures_and_dot_have_the_same_edges(attn: Attn, tmp_path: Path) -> None:
     svg, dot = tmp_path / "circuit.svg", tmp_path / "circuit.dot"
     assert attn(["circuit", "-o", str(svg)]).code == attn(["circuit", "-o", str(dot)]).code == 0
     texts = [element.text for element in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")]
@@ -101,7 +109,7 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
         (["a text", "--weights"], "TEXT: cannot be combined with --weights"),
     ],
 )
-def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:
+def test_invalid_settings_are_refused_on_one_line(arguments: list[str], error: str, attn: Attn) -> None:
     ended = attn(["circuit", *arguments])
     assert (ended.code, ended.err, ended.out) == (2, f"{error}\n", "")
 
@@ -112,8 +120,7 @@ def test_dot_is_for_reports_with_edges(attn: Attn, tmp_path: Path) -> None:
     assert (ended.code, ended.err) == (2, f"{error}\n")
 
 
-def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tmp_path: Path) -> None:
-    saved = json.loads(attn(["circuit", "--format", "json"]).out)
+def test_missing_edges_between_heads_are_reported(attn: Attn, saved: dict[str, Any], tmp_path: Path) -> None:
     edges = saved["statistics"]["edges"]
     saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
@@ -125,9 +132,8 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     assert "strongest" not in shown
 
 
-def test_a_part_that_is_more_than_the_whole_has_no_share_on_the_screen(attn: Attn, tmp_path: Path) -> None:
-    """-2.91 of a sum that parts of both signs leave is no share of it; -0.91 is."""
-    saved = json.loads(attn(["circuit", "--format", "json"]).out)
+def test_shares_of_parts_that_cancel_are_not_shown(attn: Attn, saved: dict[str, Any], tmp_path: Path) -> None:
+    """-2.91 of a sum of parts that cancel is not a share of the sum; -0.91 is."""
     edges = saved["statistics"]["edges"]
     first, second = [row for row in edges if None not in (row["from_head"], row["to_head"])][:2]
     for share, shown, says_why in ((-2.91, "-", True), (None, "-", True), (-0.91, "-0.91", False)):
@@ -139,7 +145,7 @@ def test_a_part_that_is_more_than_the_whole_has_no_share_on_the_screen(attn: Att
         assert ("share -: parts of opposite signs cancel" in "\n".join(lines)) == says_why
 
 
-def test_two_circuits_differ_in_their_heads(attn: Attn, tmp_path: Path) -> None:
+def test_two_circuits_are_compared_by_head(attn: Attn, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{name}.json") for name in "ab"]
     for text, path in zip(("a b a b", "a b c a b c"), paths, strict=True):
         assert attn(["circuit", text, "-o", path]).code == 0
