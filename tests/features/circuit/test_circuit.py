@@ -1,5 +1,6 @@
 """Which heads feed which: by what each part adds to a query, by TransformerLens, by runs without it."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -43,19 +44,19 @@ def test_shares_of_a_head_are_means_over_its_queries(name: str) -> None:
     pretrained = tiny(name)
     edges = head_edges(pretrained, [reading()])
     weights = eager_weights(pretrained.model, 2, 1).double()
-    for side in ("key", "query"):
-        sums: dict[Any, float] = {}
-        for query in range(len(TOKENS)):
-            seen = weights[query] > 0
-            if seen.sum() < 2:
-                continue
-            key = int(weights[query, 1:].argmax()) + 1
-            found = score_parts(pretrained, reading(), layer=2, head=1, query=query, key=key)
-            for row in found.key_side if side == "key" else found.query_side:
-                part = row["kind"], row["layer"], row["head"]
-                sums[part] = sums.get(part, 0) + row["score"] * float(weights[query, key])
-        total = sum(sums.values())
-        expected = {part: value / total for part, value in sums.items()}
+    sums: dict[str, Counter[Any]] = {"key": Counter(), "query": Counter()}
+    for query in range(len(TOKENS)):
+        if (weights[query] > 0).sum() < 2:
+            continue
+        key = int(weights[query, 1:].argmax()) + 1
+        found = score_parts(pretrained, reading(), layer=2, head=1, query=query, key=key)
+        for side, parts in (("key", found.key_side), ("query", found.query_side)):
+            for row in parts:
+                sums[side][row["kind"], row["layer"], row["head"]] += row["score"] * float(
+                    weights[query, key]
+                )
+    for side, by_part in sums.items():
+        expected = {part: value / sum(by_part.values()) for part, value in by_part.items()}
         assert shares(edges, 2, 1, side) == pytest.approx(expected, abs=1e-4)
 
 
@@ -159,7 +160,7 @@ def test_the_effect_through_values_is_the_contribution_of_the_head(
 
 @pytest.mark.parametrize(("softcap", "sink"), in_turn([None, 2.5], [None, 1.3]))
 def test_scores_are_weighted_by_integrated_gradients(softcap: float | None, sink: float | None) -> None:
-    """By autograd, at 4,000 places; together they make what the weights change from even ones."""
+    """By autograd, at 2,000 places; together they make what the weights change from even ones."""
     generator = torch.Generator().manual_seed(3)
     query, key, value = torch.randn(3, 1, 1, 7, 5, generator=generator, dtype=torch.float64)
     bias = torch.randn(1, 1, 7, 7, generator=generator, dtype=torch.float64)
@@ -168,9 +169,9 @@ def test_scores_are_weighted_by_integrated_gradients(softcap: float | None, sink
     scores = 8 * torch.randn(7, generator=generator, dtype=torch.float64)
     worth = torch.randn(7, generator=generator, dtype=torch.float64)
     means = torch.zeros_like(scores)
-    for step in range(4000):
-        grown = ((step + 0.5) / 4000 * scores).requires_grad_()
-        means += torch.autograd.grad(row.weights(grown) @ worth, grown)[0] / 4000
+    for step in range(2000):
+        grown = ((step + 0.5) / 2000 * scores).requires_grad_()
+        means += torch.autograd.grad(row.weights(grown) @ worth, grown)[0] / 2000
     decided = decided_by_scores(row, scores, worth)
     torch.testing.assert_close(decided, means, atol=2e-5, rtol=0)
     even = row.weights(torch.zeros_like(scores))

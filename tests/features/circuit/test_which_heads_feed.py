@@ -143,16 +143,3 @@ def test_shares_of_parts_that_cancel_are_not_shown(attn: Attn, saved: dict[str, 
         start = next(place for place, line in enumerate(lines) if line.startswith("head  feeds"))
         assert [line.split()[3] for line in lines[start + 2 : start + 4]] == [shown, "0.25"]
         assert ("share -: parts of opposite signs cancel" in "\n".join(lines)) == says_why
-
-
-def test_two_circuits_are_compared_by_head(attn: Attn, tmp_path: Path) -> None:
-    paths = [str(tmp_path / f"{name}.json") for name in "ab"]
-    for text, path in zip(("a b a b", "a b c a b c"), paths, strict=True):
-        assert attn(["circuit", text, "-o", path]).code == 0
-    a, b = (json.loads(Path(path).read_text())["statistics"]["heads"] for path in paths)
-    ended = attn(["diff", *paths, "--format", "json"])
-    assert ended.code == 0, ended.err
-    changes = json.loads(ended.out)["statistics"]["heads_difference"]
-    assert [row["weight"] for row in changes] == pytest.approx(
-        [row_b["weight"] - row_a["weight"] for row_a, row_b in zip(a, b, strict=True)]
-    )

@@ -75,7 +75,7 @@ def test_weights_on_instructions_agree_with_attention_tracker(smollm: Pretrained
 
 def test_ratios_agree_with_lookback_lens(smollm: Pretrained) -> None:
     golden = json.loads((HERE / "lookback_lens_ratios.json").read_text())
-    for answer in golden["answers"][:2]:
+    for answer in golden["answers"][:1]:
         reading = parted(
             answer["ids"] + answer["completion_ids"],
             places={"text": tuple(range(answer["context_length"]))},

@@ -532,14 +532,9 @@ def test_removed_sources_are_shown_before_others(attn: Attn, folder: Path, tmp_p
 
 
 WRONG = {
-    ("it", "--document", "wide"):
-        "--document: wide is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
-    ("--document", "wide"): "--document: needs --sentence",
+    ("--document", __file__): "--document: needs --sentence",
     ("it", "--split", "document"): "--split: document needs --document",
     ("--model", "."): "--model: needs a question and sources: use --document or --file",
-    ("--compare", "--image", "none.png", "--model", "."):
-        "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "
-        "or a list (.txt)",
     ("<source a>b</source> it", "--method", "sampled", "--runs", "1"):
         "--runs: must be at least 2 (got 1)",
     ("<source a>b</source> it", "--max-new-tokens", "999"):
@@ -548,11 +543,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("flags", "line"), WRONG.items(), ids=lambda each: str(each)[:30])
-def test_wrong_settings_are_refused_on_one_line(
-    flags: tuple[str, ...], line: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("wide").write_bytes(b"\xff\xfea\x00")
+def test_wrong_settings_are_refused_on_one_line(flags: tuple[str, ...], line: str, attn: Attn) -> None:
     assert attn(["source", *flags]) == (2, "", f"{line}\n")
 
 
