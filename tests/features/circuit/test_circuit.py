@@ -1,4 +1,4 @@
-"""Which heads feed which: by what each part adds to a query, by TransformerLens, by runs without it."""
+"""Heads that feed heads, compared with `attn why`, TransformerLens and runs of transformers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -40,7 +40,7 @@ def shares(edges: HeadEdges, layer: int | None, head: int | None, side: str) -> 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT"])
 def test_shares_of_a_head_are_means_over_its_queries(name: str) -> None:
-    """Weighted by the weight of the key with most weight beyond the first; the output along itself."""
+    """Each query has the weight of its strongest key after the first."""
     pretrained = tiny(name)
     edges = head_edges(pretrained, [reading()])
     weights = eager_weights(pretrained.model, 2, 1).double()
@@ -92,7 +92,7 @@ def test_named_heads_have_the_same_shares_as_among_all_heads() -> None:
 
 
 def logits_of(edges: HeadEdges, side: str) -> dict[Any, float]:
-    """What reaches the logit through a side of each head, of all parts together."""
+    """The effect on the logit through one side of each head, summed over the parts."""
     sums: dict[Any, float] = {}
     for row in edges.rows:
         if row["side"] == side and row["layer"] is not None:
@@ -107,7 +107,7 @@ def gpt2(text: str) -> tuple[HeadEdges, "HookedGpt2"]:
 
 
 def test_the_effect_of_scores_is_the_difference_from_uniform_weights() -> None:
-    """By the modules of transformers: the mean of the values, through W_O, the last norm and W_U."""
+    """The mean value goes through W_O, the last norm and W_U, in the modules of transformers."""
     edges, hooked = gpt2("to be or not to be")
     model = hooked.model
     direction = model.lm_head.weight[hooked.logits[-1].argmax()].detach()
@@ -143,7 +143,7 @@ def test_the_effect_of_scores_is_the_difference_from_uniform_weights() -> None:
 def test_the_effect_through_values_is_the_contribution_of_the_head(
     name: str, settings: dict[str, Any]
 ) -> None:
-    """As `why` says, which takes the logit apart; norms behind heads, gates before W_O, no last norm."""
+    """As in `attn why`, including norms after heads, gates before W_O and models without a last norm."""
     pretrained = with_head(name, settings)
     edges = head_edges(pretrained, [reading()])
     added = {
@@ -160,7 +160,7 @@ def test_the_effect_through_values_is_the_contribution_of_the_head(
 
 @pytest.mark.parametrize(("softcap", "sink"), in_turn([None, 2.5], [None, 1.3]))
 def test_scores_are_weighted_by_integrated_gradients(softcap: float | None, sink: float | None) -> None:
-    """By autograd, at 2,000 places; together they make what the weights change from even ones."""
+    """By autograd at 2,000 points; the sum is the difference from uniform weights."""
     generator = torch.Generator().manual_seed(3)
     query, key, value = torch.randn(3, 1, 1, 7, 5, generator=generator, dtype=torch.float64)
     bias = torch.randn(1, 1, 7, 7, generator=generator, dtype=torch.float64)
@@ -179,7 +179,7 @@ def test_scores_are_weighted_by_integrated_gradients(softcap: float | None, sink
 
 
 def test_parts_that_cancel_have_no_share_and_are_sorted_by_the_logit() -> None:
-    """A share of a sum near 0 is no number; no share is 10 or more."""
+    """A share of a sum near 0 is NaN; no share is 10 or more."""
     torch.testing.assert_close(
         circuit._shares(torch.tensor([3.0, -2.9, 1.0])), torch.tensor([3.0, -2.9, 1.0]) / 1.1
     )
@@ -196,7 +196,7 @@ def test_parts_that_cancel_have_no_share_and_are_sorted_by_the_logit() -> None:
 
 
 def test_shares_of_several_texts_are_means_with_intervals() -> None:
-    """Student's t for three texts: mean -+ 4.3027 s / sqrt 3."""
+    """For three texts, Student's t gives mean -+ 4.3027 s / sqrt 3."""
     pretrained = tiny("Llama")
     texts = [
         Reading(replace(reading().text, tokens=tuple("abcdefghijk"), ids=TOKENS.roll(shift)))
@@ -215,7 +215,7 @@ def test_shares_of_several_texts_are_means_with_intervals() -> None:
 
 
 class HookedGpt2:
-    """What transformers' own modules of a GPT-2 give on some tokens."""
+    """The inputs and outputs of the modules of a GPT-2 for some tokens."""
 
     def __init__(self, model: Any, ids: Tensor) -> None:
         self.model, self.ids = model, ids
@@ -234,14 +234,14 @@ class HookedGpt2:
         self.seen = seen
 
     def wrote(self, layer: int, head: int) -> Tensor:
-        """What a head added to the stream at each token."""
+        """The vectors that a head added to the stream at each token."""
         projection = self.model.transformer.h[layer].attn.c_proj
         own = slice(16 * head, 16 * head + 16)
         written: Tensor = self.seen[projection][0][:, own] @ projection.weight[own]
         return written.detach()
 
     def normed(self, norm: Any, vectors: Tensor) -> Tensor:
-        """The norm of these vectors in the place of what it read, its scale and its shift left out."""
+        """The norm applied to these vectors with its scale frozen and without its shift."""
         read, _ = self.seen[norm]
         centred = vectors - vectors.mean(dim=-1, keepdim=True)
         size = (read.var(dim=-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
@@ -269,7 +269,7 @@ def test_shares_of_the_logits_are_relative_to_the_mean_over_tokens() -> None:
 
 
 def with_head(name: str, settings: dict[str, Any]) -> Pretrained:
-    """A random model with its head, whose norms and biases are not 1 and 0."""
+    """A random model with its language-modelling head and with random norms and biases."""
     kind = getattr(transformers, name)
     torch.manual_seed(5)
     model = kind(kind.config_class(**settings)).eval().requires_grad_(False)
@@ -292,7 +292,7 @@ TO_LOGITS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", TO_LOGITS)
 def test_contributions_to_the_logits_add_up_to_the_logits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of what the parts add is how far transformers' logits are above their means."""
+    """The contributions add up to the logits of transformers minus their means."""
     sums: list[float] = []
     inner = circuit._added_to_logits
 
@@ -322,7 +322,7 @@ TRANSFORMED = {
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_logits_of_a_transformed_stream_have_no_shares(name: str) -> None:
-    """A product, an activation and a norm stand before W_U: no share of theirs, and no copying score."""
+    """With an activation before W_U, logits have no shares and heads no copying scores."""
     pretrained = with_head(name, TRANSFORMED[name])
     edges, found = head_edges(pretrained, [reading()]), compositions(pretrained)
     reason = "between its last block and W_U, the model applies more than a norm and matrix products"
@@ -333,7 +333,7 @@ def test_logits_of_a_transformed_stream_have_no_shares(name: str) -> None:
 
 
 def test_copying_scores_include_projections() -> None:
-    """Of W_U P_out W_OV P_in W_E, as many tokens by as many."""
+    """The eigenvalues are those of W_U P_out W_OV P_in W_E (token, token)."""
     pretrained = with_head("OPTForCausalLM", NARROW)
     copying = compositions(pretrained).copying
     assert len(copying) == 2 * 4
@@ -350,7 +350,7 @@ def test_copying_scores_include_projections() -> None:
 
 
 def test_weights_without_the_ten_strongest_edges_agree_with_transformers() -> None:
-    """Beside a run of transformers in which a hook takes the head out of one side alone."""
+    """In transformers, a hook removes the head from only one side."""
     with in_use(open_model(SHIPPED)) as pretrained:
         probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
         edges = head_edges(pretrained, [probe])
@@ -400,7 +400,7 @@ def shipped() -> Compositions:
 
 @pytest.mark.parametrize("side", ["key", "query", "value"])
 def test_compositions_agree_with_transformer_lens(side: str, shipped: Compositions) -> None:
-    """tools/transformer_lens_scores.py wrote its numbers, of the same weights."""
+    """tools/transformer_lens_scores.py wrote the numbers, from the same weights."""
     rows = [row for row in shipped.rows if row["side"] == side]
     assert len(rows) == 16
     for row in rows:
@@ -409,7 +409,7 @@ def test_compositions_agree_with_transformer_lens(side: str, shipped: Compositio
 
 
 def test_copying_scores_agree_with_the_eigenvalues_of_the_whole_matrix(shipped: Compositions) -> None:
-    """Of W_U W_OV W_E, as many tokens by as many, from the weights of transformers' modules."""
+    """W_U W_OV W_E (token, token) comes from the weights of transformers' modules."""
     with in_use(open_model(SHIPPED)) as pretrained:
         model: Any = pretrained.whole
 
@@ -431,7 +431,7 @@ def test_copying_scores_agree_with_the_eigenvalues_of_the_whole_matrix(shipped: 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma 2"])
 def test_compositions_agree_with_the_whole_matrices(name: str) -> None:
-    """||W_OV W_QK|| of embed x embed matrices, from the weights of transformers' modules."""
+    """||W_OV W_QK|| is computed from the weights of transformers' modules."""
     pretrained = tiny(name)
     model: Any = pretrained.model
 
@@ -492,7 +492,7 @@ def test_families_of_decoders_compose() -> None:
 
 @pytest.mark.parametrize("rounding", [1e-15, -1e-15])
 def test_rounding_neither_drops_nor_reorders_edges(rounding: float) -> None:
-    """A share at the cut, and two edges of equal strength, whatever the number of threads."""
+    """A share at the limit and two edges of equal strength do not depend on the number of threads."""
     shares = np.array([0.01 - rounding, 0.5 + rounding, 0.5 - rounding])
     rows = PartShare.table(
         layer=[1] * 3,

@@ -1,4 +1,4 @@
-"""`attn diff` of two surveys: the heads whose intervals do not meet, by a naive loop."""
+"""`attn diff` of two surveys: heads whose intervals do not overlap, compared with a naive loop."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two reports side by side: aligned by their tokens, with every figure recomputed from the two reports."""
+"""Two reports, aligned by their tokens; every number is recomputed from the two reports."""
 
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -176,7 +176,7 @@ def test_heads_of_only_one_side_are_left_out_and_named() -> None:
 
 
 def test_rows_of_lessons_are_compared_by_name() -> None:
-    """One head_dim beside four of them is a row of its own, too."""
+    """A report with one head_dim is compared with the row of this head_dim among four."""
     four, one = run("scale-demo"), run("scale-demo", head_dim=[16], seed=3)
     rows = {row["statistic"]: row for row in compare(four, one).table("side_by_side")}
     expected = four.table("variance")[1]["raw_scores"], one.numbers("variance")["raw_scores"]
@@ -187,7 +187,7 @@ def test_rows_of_lessons_are_compared_by_name() -> None:
 
 
 def places(*stacks: tuple[str, int, int]) -> set[ComparedHead]:
-    """Stacks with so many layers of so many heads."""
+    """The heads of stacks with these numbers of layers and heads."""
     return {
         ComparedHead(stack, i, j) for stack, layers, heads in stacks for i, j in np.ndindex(layers, heads)
     }

@@ -79,7 +79,7 @@ def test_a_file_with_several_reports_is_refused(attn: Attn, tmp_path: Path) -> N
 
 
 def test_maps_of_different_stacks_are_left_out(tmp_path: Path) -> None:
-    """Head 0:0 of the decoder and head 0:0 of cross-attention are two heads."""
+    """Head 0:0 of the decoder and head 0:0 of cross-attention are different heads."""
     settings = {"model": str(save_model(tmp_path, "BART")), "sentence": "the cat sat"}
     of = {maps: run("heads", maps=maps, **settings) for maps in ("self", "cross", "encoder")}
     for maps, stack in {"cross": "cross-attention", "encoder": "the encoder"}.items():

@@ -1,4 +1,4 @@
-"""Two texts read by one model: against a loop over transformers' eager attentions, with scipy's distance."""
+"""Two texts in one model, compared with a loop over transformers' eager weights and scipy's distance."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tools.tiny_architectures import VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
 A, B = "the cat sat because it was tired", "the dog sat on because it was the tired"
-# Positions of both texts with [CLS] first: of A, of B. `dog` stands for `cat`; `on` and `the` are of B alone.
+# Aligned positions in A and B after [CLS]. `dog` replaces `cat`; `on` and `the` are only in B.
 PAIRS = [(0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (5, 6), (6, 7), (7, 9), (8, 10)]
 
 
@@ -38,7 +38,7 @@ def eager_attentions(folder: str, text: str) -> list[np.ndarray]:
 
 
 def by_loop(a: np.ndarray, b: np.ndarray, pairs: list[tuple[int, int]]) -> list[float]:
-    """The distance of each two rows of one head: a key that one text lacks has the weight 0 there."""
+    """The distances between a head's aligned rows; a key that one text lacks has weight 0 there."""
     own_a = [j for j in range(a.shape[1]) if j not in {i for i, _ in pairs}]
     own_b = [j for j in range(b.shape[1]) if j not in {j for _, j in pairs}]
     distances = []
@@ -132,7 +132,7 @@ def test_predictions_are_made_at_the_mask(tmp_path: Path) -> None:
 
 
 def test_without_a_common_token_heads_are_compared_by_a_statistic(attn: Attn) -> None:
-    """The shipped model reads characters after [BOS], which both texts have; without it none."""
+    """The texts for the shipped model share only [BOS], which is removed here."""
     model = attncli.open_model(SHIPPED)
     a, b = (attncli.read_text(model, text) for text in ("abcabc", "xyzzy"))
     cut = [_without_first(reading) for reading in (a, b)]

@@ -1,4 +1,4 @@
-"""Heads on known pairs, against loops over transformers' own eager weights, scikit-learn and EsmModel."""
+"""Heads on known pairs, compared with loops over the eager weights of transformers, scikit-learn and ESM."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def corrected(scores: np.ndarray) -> np.ndarray:
 def naive_numbers(
     texts: Sequence[Mapping[str, Any]], folder: Path, apart: int, symmetric: bool, apc: bool
 ) -> dict[tuple[int, str, str], float]:
-    """Each measure of each head, by hand: its number, direction and name."""
+    """Each measure of each head from a naive loop, by head number, direction and name."""
     sums: dict[tuple[int, str, str], list[float]] = {}
     for text in texts:
         weights = np.concatenate(word_weights(folder, text["text"].split()))
@@ -142,7 +142,7 @@ def test_conllu_as_pairs_has_the_numbers_of_relations() -> None:
 
 
 def cells_with(count: int, pairs: Sequence[tuple[int, int]], options: PairOptions) -> CellsOfText:
-    """The cells of a text of so many words without special tokens."""
+    """The cells of a text with `count` words and no special tokens."""
     known = torch.zeros(count, count)
     for first, second in pairs:
         known[first, second] = 1
@@ -154,7 +154,7 @@ def cells_with(count: int, pairs: Sequence[tuple[int, int]], options: PairOption
 
 
 def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) -> PairTable:
-    """Pairs at random beside the weights of heads, which cannot know them."""
+    """Random pairs with random weights of heads."""
     options, totals = PairOptions(symmetric=symmetric), PairTotals()
     generator = np.random.default_rng(seed)
     for line in range(1, num_texts + 1):
@@ -180,13 +180,13 @@ def test_intervals_of_random_pairs_cover_chance(symmetric: bool) -> None:
             assert lower is not None and upper is not None
             chance = best.baselines.chance
             inside.setdefault(best.measure, []).append(lower <= chance <= upper)
-    # A 95 % interval: fewer than 88 of 100 have a probability of 0.4 %.
+    # For 95 % intervals, a count below 88 of 100 has a probability of 0.4 %.
     assert {name: sum(each) for name, each in inside.items() if sum(each) < 88} == {}
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 9), (4, 9), (9, 9)])
 def test_texts_with_one_trial_have_the_wilson_interval(hits: int, count: int) -> None:
-    """But for Student's t: with hundreds of texts that is the normal quantile."""
+    """With hundreds of texts, Student's t equals the normal quantile."""
     repeated = 100
     sums = torch.tensor([1.0] * hits * repeated + [0.0] * (count - hits) * repeated)[:, None]
     ones = torch.ones_like(sums)
@@ -262,7 +262,7 @@ def test_the_best_offset_is_found_with_its_share(letters: Path) -> None:
     result = attncli.pairs(letters, texts)
     hit, precision = result.measures[0], result.measures[1]
     assert (hit.offset, hit.offset_share) == (-2, 1.0) and precision.offset == -2
-    # Of n words n - 2 cells are at this offset, all of them pairs; the other two of the n largest are not.
+    # With n words, n - 2 cells are at this offset, all of them pairs; the other 2 of the n largest are not.
     held = [5 + n % 3 for n in range(8)]
     assert precision.offset_share is not None
     assert min((n - 2) / n for n in held) <= precision.offset_share <= max((n - 2) / n for n in held)
@@ -275,13 +275,13 @@ def test_the_mean_of_a_single_head_equals_the_head(letters: Path) -> None:
     together = {row.measure: row for row in result.combined}
     assert [*together] == ["hit", "precision", "precision_half", "precision_fifth"]
     assert together["hit"].num_heads in (1, 2, 4, 8, 16)
-    assert together["hit"].choosing >= alone["hit"].choosing  # the first of the sizes is one head
+    assert together["hit"].choosing >= alone["hit"].choosing  # the first number of heads to average is 1
     if together["hit"].num_heads == 1:
         assert together["hit"].held_out == alone["hit"].held_out
 
 
 def repeated_words(count: int, seed: int) -> list[dict[str, Any]]:
-    """Texts of nine words in which words with the same first letter are pairs."""
+    """Texts with nine words, in which words with the same first letter are pairs."""
     generator, texts = np.random.default_rng(seed), []
     for _ in range(count):
         words = ["".join(generator.choice([*"abcd"], size=2)) for _ in range(9)]
@@ -350,7 +350,7 @@ def test_a_regression_without_heads_is_reported(letters: Path) -> None:
 
 
 def test_the_contact_head_of_esm_is_reproduced_with_its_weights() -> None:
-    """EsmForMaskedLM.predict_contacts: the regression of Rao et al. 2021 on symmetric, corrected maps."""
+    """EsmForMaskedLM.predict_contacts is the regression of Rao et al. 2021 on symmetric, corrected maps."""
     torch.manual_seed(0)
     config = EsmConfig(
         vocab_size=33,
@@ -459,7 +459,7 @@ def test_the_pairs_of_a_translation_have_a_direction(tmp_path: Path) -> None:
     of_file, of_list = attncli.pairs(folder, file), attncli.pairs(folder, texts)
     assert of_file.heads == of_list.heads and {row.stack for row in of_file.heads} == {"cross"}
     assert {row.direction for row in of_file.measures} == {"forward"}
-    # The decoder reads its start token first, and then letters.
+    # The decoder reads its start token and then letters.
     assert of_file.tokens[:2] == ("[SEP]", "[CLS]") or len(of_file.tokens) > len(of_file.context_tokens)
     with pytest.raises(
         UserError, match=r"^texts:1: context: .* needs a context, the text that its encoder reads"
@@ -469,7 +469,7 @@ def test_the_pairs_of_a_translation_have_a_direction(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^texts:1: symmetric: cannot be used for pairs between two texts"):
         attncli.pairs(folder, texts, symmetric=True)
     assert attncli.pairs(folder, texts, method="logistic").measures[0].direction == "forward"
-    # Word 0 looks at word 0, whatever stands before both.
+    # Word 0 looks at word 0, regardless of the tokens before them.
     aligned = [{"text": "ef gh ij", "context": "ab cd ef", "pairs": [[0, 0], [1, 1], [2, 2]]}] * 3
     hit = attncli.pairs(folder, aligned).measures[0]
     assert (hit.offset, hit.offset_share) == (0, 1.0)
@@ -624,7 +624,7 @@ def save_pairs(folder: Path) -> Path:
 
 
 def planted(length: int, layer: int, head: int) -> BertModel:
-    """A random BERT, one head of which looks from position i to position length - 1 - i."""
+    """A random BERT with a head that looks from position i to position length - 1 - i."""
     torch.manual_seed(1)
     config = BertConfig(
         vocab_size=9,
@@ -659,7 +659,7 @@ def test_planted_contacts_name_their_head() -> None:
     model = planted(length, layer, head)
     result = attncli.pairs(attncli.open_model(model, None), texts, symmetric=True, apc=True, apart=apart)
     for row in result.measures:
-        if row.measure != "precision":  # L is more than there are pairs: others may have found them, too
+        if row.measure != "precision":  # L exceeds the number of pairs, so other heads may find them, too
             assert (row.layer, row.head, row.held_out > row.chance) == (layer, head, True), row.measure
     assert result.num_groups == 4
     precisions = []

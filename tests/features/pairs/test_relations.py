@@ -1,4 +1,4 @@
-"""Syntactic relations of heads, against loops over transformers' own eager weights."""
+"""Syntactic relations of heads, compared with loops over the eager weights of transformers."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.measure.test_words import save_letters
 from tests.model_folders import save_model
 from tests.running import ROOT, run
 
-# Each word: its form, the word it depends on (0: none), the relation, and whether a blank follows.
+# For each word: its form, its head (0 for the root), the relation, and True if a space follows.
 SENTENCES = [
     [("the", 2, "det", True), ("cat", 3, "nsubj", True), ("sat", 0, "root", True), ("on", 6, "case", True),
      ("a", 6, "det", True), ("mat", 3, "obl", False), (".", 3, "punct", True)],
@@ -105,7 +105,7 @@ def test_the_best_head_is_compared_with_the_best_offset(letters: Path, tmp_path:
 
 
 def test_words_with_several_parts(letters: Path, tmp_path: Path) -> None:
-    """`al` is a + el, and stands in the text, and looks at `mar`, once; an empty node is no word."""
+    """`dal` is one word in the text, which counts once for `mar`; an empty node is not a word."""
     file = tmp_path / "parsed.conllu"
     file.write_text(
         "1-2\tvanos\t_\t_\t_\t_\t_\t_\t_\t_\n"
@@ -219,7 +219,7 @@ def test_words_that_share_a_token_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_special_token_inside_a_word_belongs_to_the_word(letters: Path, tmp_path: Path) -> None:
-    """As a byte of a byte fallback; `all` is a relation like any other."""
+    """Such as a byte of a byte fallback; `all` is an ordinary relation."""
     file = tmp_path / "parsed.conllu"
     words = [("a[SEP]b", 2, "all", True), ("cat", 0, "root", True), ("sat", 2, "all", True)]
     file.write_text(conllu([words]))

@@ -1,7 +1,6 @@
-"""RXNMapper's ALBERT: one module that serves 12 layers, and a published head that maps atoms.
+"""RXNMapper's ALBERT, in which 12 layers share one module and a published head maps atoms.
 
-rxnmapper/core.py counts it as attentions[10][:, 5]; the reactions, their mappings and confidences are from
-the package's tests/test_mapper.py.
+rxnmapper/core.py uses attentions[10][:, 5]; the reactions and confidences are from tests/test_mapper.py.
 """
 
 import json
@@ -48,21 +47,21 @@ def is_atom(token: str) -> bool:
 
 
 def element(atom: str) -> str:
-    """Cl in `Cl`, C in `c`, O in `[O-]`, Na in `[Na+]`."""
+    """The element of an atom: Cl for `Cl`, C for `c`, O for `[O-]`, Na for `[Na+]`."""
     found = re.match(r"\[?([A-Za-z][a-z]?)", atom)
     assert found is not None
     return found[1].capitalize()
 
 
 def atoms_of(tokens: list[str]) -> tuple[list[int], list[int]]:
-    """The places of the atoms of the reactants, and of the product's."""
+    """The places of the atoms in the reactants and in the product."""
     arrow = tokens.index(">>")
     places = [place for place, token in enumerate(tokens) if is_atom(token)]
     return [place for place in places if place < arrow], [place for place in places if place > arrow]
 
 
 def bonds(tokens: list[str]) -> Tensor:
-    """Which atoms have a bond, over all molecules of the reaction."""
+    """A matrix of bonds between the atoms of all molecules in the reaction."""
     count = sum(map(is_atom, tokens))
     bonded = torch.zeros(count, count, dtype=torch.bool)
     number, before = -1, None
@@ -91,7 +90,7 @@ def bonds(tokens: list[str]) -> Tensor:
 def map_atoms(weights: Tensor, tokens: list[str]) -> tuple[list[int], float]:
     """The reactant atom of each product atom, and the product of their confidences, from one head's weights.
 
-    Of all pairs of one element the surest is taken, then its neighbours count 90 times as much, and so on:
+    The surest pair of atoms of one element is taken, then its neighbours count 90 times as much, and so on:
     rxnmapper/attention.py, generate_attention_guided_pxr_atom_mapping.
     """
     reactants, product = atoms_of(tokens)
@@ -113,7 +112,7 @@ def map_atoms(weights: Tensor, tokens: list[str]) -> tuple[list[int], float]:
 
 
 def weights_of_heads(attn: Attn, folder: Path, reaction: str) -> Tensor:
-    """What the survey keeps of each head: (layer, head, query, key)."""
+    """The weights of each head in the survey (layer, head, query, key)."""
     arguments = ["--model", str(folder), "--sentence", reaction, "--maps", "self", "--format", "json"]
     tensor = json.loads(attn(["heads", *arguments]).out)["tensors"]["weights"]
     assert tensor["axes"] == ["layer", "head", "query", "key"]
@@ -146,7 +145,7 @@ def test_only_the_published_head_has_the_published_confidence(
 
 
 def mapped_by_hand() -> list[tuple[str, dict[int, int]]]:
-    """Ten reactions, and for atoms of their products, in order, the atom of the reactants that each was."""
+    """Ten reactions and, for atoms of the product, the atom of the reactants that each atom was."""
     return [
         # Fischer's esterification: the acid loses its hydroxyl, the bridging oxygen is the alcohol's.
         ("CC(=O)O.CCO>>CC(=O)OCC", {0: 0, 1: 1, 2: 2, 3: 6, 4: 5, 5: 4}),
@@ -158,13 +157,13 @@ def mapped_by_hand() -> list[tuple[str, dict[int, int]]]:
         ("Brc1ccccc1.OB(O)c1ccncc1>>c1ccc(-c2ccncc2)cc1", {0: 4, 3: 1, 4: 10, 7: 13}),
         # A ketone is reduced: its oxygen stays.
         ("CC(=O)c1ccccc1.[BH4-].[Na+]>>CC(O)c1ccccc1", {0: 0, 1: 1, 2: 2, 3: 3, 6: 6}),
-        # A carbamate is cleaved by acid: the amine is what is left.
+        # A carbamate is cleaved by acid: the amine remains.
         ("CC(C)(C)OC(=O)NCCc1ccccc1.Cl>>NCCc1ccccc1", {0: 7, 1: 8, 2: 9, 3: 10, 6: 13}),
         # Williamson: the alcohol's oxygen takes the methyl group of the iodide.
         ("CCO.CI>>CCOC", {0: 0, 1: 1, 2: 2, 3: 3}),
-        # An ester is hydrolysed at its acyl carbon; which of the two oxygens is which nobody can say.
+        # An ester is hydrolysed at its acyl carbon; its two oxygens cannot be told apart.
         ("CCC(=O)OC.[Na+].[OH-]>>CCC(=O)O", {0: 0, 1: 1, 2: 2}),
-        # Nitration: the nitro group is that of the acid.
+        # Nitration: the nitro group comes from the acid.
         ("c1ccccc1.O=[N+]([O-])O>>O=[N+]([O-])c1ccccc1", {1: 7}),
         # Aromatic substitution: the amine takes the place of fluoride, para to the nitro group.
         ("Fc1ccc([N+](=O)[O-])cc1.CN>>CNc1ccc([N+](=O)[O-])cc1", {0: 10, 1: 11, 2: 1, 5: 4, 6: 5}),
@@ -181,7 +180,7 @@ def as_pairs(reaction: str, atoms: dict[int, int], tokenizer: Any) -> dict[str, 
 
 
 def test_pairs_of_atoms_name_the_head_that_maps_them(attn: Attn, folder: Path, tmp_path: Path) -> None:
-    """All layers share one module, in which head 5 was trained by nobody to do so."""
+    """All layers share one module, and head 5 was never trained to map atoms."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     lines = [as_pairs(*reaction, tokenizer) for reaction in mapped_by_hand()]
     (tmp_path / "reactions.jsonl").write_text("\n".join(map(json.dumps, lines)))

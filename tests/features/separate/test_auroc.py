@@ -1,4 +1,4 @@
-"""AUROC against scikit-learn, a naive loop and the published example of DeLong et al. 1988; permutations."""
+"""Compare AUROCs with scikit-learn, a naive loop and the example of DeLong et al. 1988; test permutations."""
 
 from math import isnan
 
@@ -67,7 +67,7 @@ def test_the_published_example() -> None:
     table = torch.tensor([float(number) for number in PATIENTS.split()], dtype=torch.float64).view(-1, 4)
     scores, is_event = table[:, :3] * torch.tensor([-1.0, -1.0, 1.0]), table[:, 3] == 0
     result = separation(scores, is_event)
-    # As SAS/STAT prints them, which names the method: area, standard error.
+    # Area and standard error as printed by SAS/STAT, which uses this method.
     published = [(0.7366, 0.0927), (0.6478, 0.1), (0.7258, 0.1028)]
     ours = zip(result.auroc.tolist(), result.error.tolist(), strict=True)
     assert [tuple(round(number, 4) for number in row) for row in ours] == published
@@ -78,7 +78,7 @@ def test_the_published_example() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_intervals_of_logits_agree_with_scipy(seed: int) -> None:
-    """Student's t with the degrees of freedom of Welch's test of the placements, as scipy has them."""
+    """Student's t has the degrees of freedom of scipy's Welch test of the placements."""
     numbers, labels = ties(seed)
     result = separation(numbers, labels)
     placed = placements(numbers, labels)
@@ -124,7 +124,7 @@ def test_permutations_keep_groups_and_agree_with_the_definition() -> None:
     ranks = ranked_features(numbers, labels).ranks
     largest = largest_by_chance(ranks, labels, groups, count=300, generator=torch.Generator().manual_seed(1))
     assert largest.shape == (300,)
-    # The same permutations, one by one, by the definition.
+    # The same permutations, one at a time, by the definition.
     generator = torch.Generator().manual_seed(1)
     by_group = groups.argsort(stable=True)
     keys = torch.rand(256, 31, generator=generator, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_permutations_keep_groups_and_agree_with_the_definition() -> None:
 
 
 def test_groups_with_one_label_exchange_labels_as_a_whole() -> None:
-    """Each of 24 groups has one label and its own level: no feature tells more than groups differ."""
+    """Each of 24 groups has one label and its own level, so features show only differences between groups."""
     small = 0
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
@@ -174,7 +174,7 @@ def test_corrected_p_is_small_in_five_percent_of_random_cases() -> None:
             ranked_features(numbers, labels).ranks, labels, groups, count=199, generator=generator
         )
         below += float(corrected_p(separation(numbers, labels).auroc, largest).min()) < 0.05
-    assert 1 <= below <= 11  # of 100 with 0.05: all but 1 % of cases
+    assert 1 <= below <= 11  # a binomial count (100, 0.05) is outside in 1 % of cases
 
 
 def test_effect_size_threshold_and_curve() -> None:

@@ -1,4 +1,4 @@
-"""Which heads tell two groups apart: on tables of features, without a model."""
+"""Heads that separate two groups of texts, on tables of features without a model."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def drawn_table(
     longer: int = 0,
     num_groups: int = 3,
 ) -> tuple[FeatureTable, torch.Tensor]:
-    """Noise; the first head is shifted in positive texts, which are some tokens longer."""
+    """A table of noise; positive texts shift the first head and are `longer` by some tokens."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randperm(num_texts, generator=generator) < num_texts * 0.4
     numbers = torch.randn(num_texts, num_heads, generator=generator)
@@ -102,7 +102,7 @@ def test_aurocs_and_coefficients_agree_with_scikit_learn() -> None:
 def test_a_sparse_regression_of_similar_features_agrees_with_scikit_learn(
     num_texts: int, strength: float
 ) -> None:
-    """More features than texts, that vary together: the same minimum, and the same weights."""
+    """With more features than texts, and correlated features, the minimum and the weights are the same."""
     generator = torch.Generator().manual_seed(num_texts)
     shared = torch.randn(num_texts, 7, generator=generator)
     numbers = shared @ torch.randn(7, 307, generator=generator) + torch.randn(
@@ -129,7 +129,7 @@ def test_a_threshold_separates_the_training_texts(seed: int) -> None:
 
 @pytest.mark.nightly
 def test_shuffled_labels_have_an_auroc_of_one_half() -> None:
-    """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
+    """Over 100 seeds of noise, the mean is 0.5, intervals cover it, and p is below 0.05 in about 5."""
     results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]
     aurocs = np.array([result.held_out.auroc for result in results], dtype=float)
     assert abs(aurocs.mean() - 0.5) < 4 * aurocs.std() / 10
@@ -146,7 +146,7 @@ def test_equal_columns_of_a_head_are_listed_once() -> None:
     numbers = torch.cat([table.numbers, table.numbers[:, [0, 0]]], dim=1)
     result = separated(replace(table, features=[*table.features, *twice], numbers=numbers), labels)
     listed = [(row.layer, row.head, row.statistic) for row in result.strongest]
-    # Of the same head once, of another head as well.
+    # Equal columns of one head are listed once, those of another head as well.
     assert (0, 0, "current_token_mul") not in listed and (0, 0, "entropy") in listed
     assert (2, 1, "current_token_mul") in listed and len(listed) == 8 and result.num_features == 9
     assert result.curves[0].curve == "chance"
@@ -181,7 +181,7 @@ def test_groups_never_cross_folds(num_groups: int) -> None:
 
 @pytest.mark.nightly
 def test_groups_that_share_folds_are_permuted_separately() -> None:
-    """Numbers differ between 24 groups, and so does the share of positive texts: within them nothing does."""
+    """Numbers and shares of positive texts differ between 24 groups, but not within the groups."""
     small = 0
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)

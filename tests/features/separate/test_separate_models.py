@@ -1,4 +1,4 @@
-"""What separates texts, measured with models: against other programs' figures, and a detector applied."""
+"""Texts separated with models, compared with the numbers of other programs; detectors applied to texts."""
 
 import json
 import os
@@ -54,14 +54,14 @@ def test_weights_on_instructions_agree_with_attention_tracker(smollm: Pretrained
     spans = prompt["spans"]
     places = {"instruction": tuple(range(*spans[0])), "text": tuple(range(*spans[1]))}
     run = FeatureRun(smollm).go([parted(ids, places=places)])
-    # Of heads with a weight near 1e-7 on both parts, a share has the rounding of their scores.
+    # If a head has weights near 1e-7 on both parts, its share has the rounding errors of the scores.
     for statistic, theirs, most in (
         ("instruction_share", "focus", 2e-6),
         ("instruction_mass", "instruction_mass", 1e-6),
     ):
         kept = [place for place, each in enumerate(run.features) if each.statistic == statistic]
         assert np.abs(run.numbers[0, kept].numpy() - np.ravel(prompt[theirs])).max() < most
-    # Its prompt is the one that is made of an instruction and a text here.
+    # Its prompt equals the one that attn builds from an instruction and a text.
     text = {"instruction": prompt["instruction"], "text": f"Data: {prompt['document']}"}
     read = LabelledReader(smollm).read(LabelledText(TextLine(1, text["text"]), text))
     assert read.text.ids.tolist() == ids

@@ -1,4 +1,4 @@
-"""`attn separate` with a store: texts are measured once, and separated by what is kept of them."""
+"""`attn separate` with a store: texts are measured once and separated by the stored numbers."""
 
 import csv
 import io
@@ -81,7 +81,7 @@ def test_a_survey_is_separated_by_the_labels_in_a_file(
 ) -> None:
     texts, store = tmp_path / "texts.jsonl", str(tmp_path / "survey.db")
     rows = [*csv.DictReader(io.StringIO(EXAMPLE.read_text()))]
-    # In another order: they are known by their texts.
+    # In another order, since lines are matched by their texts.
     texts.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in reversed(rows)))
     assert attn(["heads", "--texts", str(texts), "-o", store]).code == 0
     ours = as_json(attn, str(EXAMPLE), *FEW, "--store", store)

@@ -1,4 +1,4 @@
-"""Where an answer came from: weights and removals against transformers alone, the Lasso by its conditions."""
+"""Sources of an answer: weights and removals compared with transformers; the Lasso and its conditions."""
 
 import html
 import json
@@ -77,7 +77,7 @@ def llama(folder: Path) -> Pretrained:
 
 
 class Oracle:
-    """transformers alone, the whole text at once: ln p of an answer, and its weights on the prompt."""
+    """The log-probabilities of an answer and its weights on the prompt, by transformers on the whole text."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -110,7 +110,7 @@ def test_weights_and_losses_agree_with_transformers(architecture: str, tmp_path:
     found = answer_sources(pretrained, reading, answer, method="removal", heads=("0:1", "1:0"))
     prompt = "\n\n".join((*PARTS, QUESTION))
     expected, weights = oracle.read(prompt, answer.ids)
-    places, start = [], 1  # behind [CLS], which is the first token
+    places, start = [], 1  # after [CLS], the first token
     for part in PARTS:
         places.append(range(start, start + len(part.split())))
         start += len(part.split())
@@ -174,7 +174,7 @@ TREES = {
 def test_prompts_read_as_a_tree_agree_with_single_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packs so small that a text begins in one and ends in another; biases by distance have no tree."""
+    """Packs are so small that texts span two of them; models with distance biases do not use trees."""
     monkeypatch.setattr("attncli.models.packed_prompts.PACKED_TOKENS", 19)
     save(tmp_path, name, dict(TREES[name]))
     pretrained = open_model(tmp_path)
@@ -203,7 +203,7 @@ def test_prompts_read_as_a_tree_agree_with_single_runs(
 
 
 def test_the_lasso_meets_its_conditions() -> None:
-    """At the least value the gradient is the penalty where a weight is not 0, else no larger."""
+    """At the minimum, the gradient equals the penalty for nonzero weights and is no larger for the others."""
     generator = torch.Generator().manual_seed(5)
     columns = torch.randn(40, 11, generator=generator, dtype=torch.float64)
     columns -= columns.mean(dim=0)
@@ -257,7 +257,7 @@ def test_a_text_is_split_into_its_parts(split: Any, parts: list[str]) -> None:
     ids=str,
 )
 def test_a_question_at_the_end_of_a_text_is_not_a_source(text: str, asking: str) -> None:
-    """Where two sources are left; the text stays, and a question apart leaves all parts sources."""
+    """If at least two sources remain; with a separate question, all parts are sources."""
     every = split_text(text, "sentence")
     sourced = sourced_text(None, text)
     assert (sourced.text, sourced.asking) == (text, asking)
@@ -374,7 +374,7 @@ TURNS += (("user", "aa"), ("assistant", "<think>user</think> user"))
 
 @pytest.mark.parametrize("case", TEMPLATES)
 def test_messages_are_located_where_the_template_writes_them(case: str, talker: Pretrained) -> None:
-    """Not where its words are first: in marks of roles, in other messages, in what the template adds."""
+    """Not where the same words occur earlier: in role marks, other messages or the template's own text."""
     template, write = TEMPLATES[case]
     talker.tokenizer.chat_template = f"{EACH}{template}{{% endfor %}}"
     whole, expected = "", []
@@ -393,7 +393,7 @@ def test_messages_are_located_where_the_template_writes_them(case: str, talker: 
         return
     assert found.text == whole
     assert [(one.title, one.spans) for one in found.sources] == expected
-    # Without all but the second, all places of the others are gone.
+    # Only the places of the second message remain.
     left = found.with_only([number == 1 for number in range(len(TURNS))])
     assert [left.text[start:end] for start, end in left.sources[0].spans] == ["a"] * len(expected[1][1])
 
@@ -455,13 +455,13 @@ def test_markup_is_special_in_a_template_but_not_in_a_source(talker: Pretrained)
     ids = talker.tokenizer(plain.text, add_special_tokens=False)["input_ids"]
     assert ids.count(3) == 2
     assert len(special) == 2 and not {*special} & {*reading.places[0]}
-    # Without markup in a source the tokens are those of the whole text.
+    # Without markup in the sources, the tokens equal those of the whole text.
     other = with_documents([("a", "the cat walks")], "it was").in_template(talker)
     assert (
         encoded_sources(talker, other)[0]
         == talker.tokenizer(other.text, add_special_tokens=False)["input_ids"]
     )
-    # Not in a template: the tokenizer's own around the text are there all the same.
+    # Without a template, the tokenizer still adds its special tokens around the text.
     bare = with_documents([("a", text)], "it was")
     found = encoded_sources(talker, bare)[0]
     assert found[0] == 2 and found[-1] == 3 and found[1:-1].count(3) == 0
@@ -507,7 +507,7 @@ def test_equal_sources_are_noted_and_missing_heads_refused(llama: Pretrained) ->
 
 
 def test_without_named_heads_sources_of_single_heads_are_removed() -> None:
-    """All heads look at the first source a little, one head at the last; the first has the larger mean."""
+    """All heads look a little at the first source, whose mean is the largest; one head looks at the last."""
     of_heads = torch.full((8, 3), 0.01)
     of_heads[:, 0] = 0.2
     of_heads[5] = torch.tensor([0.0, 0.1, 0.7])
@@ -640,7 +640,7 @@ def test_documents_and_an_answer_come_from_files(attn: Attn, folder: Path, tmp_p
 
 
 def test_results_have_typed_columns(attn: Attn) -> None:
-    """What Python gives is what the command's JSON says, column by column."""
+    """The Python result equals the command's JSON in every column."""
     context = "key=brass\ndoor=oak\nhat=wool\nlamp=green"
     report = report_of(attn, "--head", "1:2")
     statistics = report["statistics"]
@@ -705,7 +705,7 @@ def test_heads_are_searched_once_if_the_search_reads_less_than_the_prompt(
         found = asked(count + 5)
         assert searches == ["search"]
         assert "Retrieving heads, chosen on synthetic contexts: 1:0." in found["notes"]
-    # A model none of whose heads retrieves is not searched again.
+    # A model without retrieving heads is not searched again.
     (kept,) = (tmp_path / "cache" / "attncli" / "heads").iterdir()
     kept.unlink()
 
