@@ -1,1 +1,1 @@
-"""A checkpoint as layers: open it, read text, capture the attention of each layer, and generate."""
+"""Checkpoints as layers: opening a model, reading text, capturing each layer's attention, and generating."""

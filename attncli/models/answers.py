@@ -1,8 +1,7 @@
-"""An answer as tokens: as typed, or with a space before it if the text needs one.
+"""Answers as tokens, either as typed or with a space before them.
 
 `Mary gave the book to` continues with ` John`, not with `John`; whichever is more likely is used. An answer
-that begins with whitespace is used unchanged, and so is one in double quotes: `"John"`. A number is taken as
-a token id.
+that begins with whitespace or stands in double quotes is used unchanged. A number is taken as a token id.
 """
 
 import inspect
@@ -67,9 +66,9 @@ def one_token_each(
 ) -> Target:
     """Return the single token of `answer` and, if passed, of `against`.
 
-    A space is added before all texts or before none. `before` are the tokens that precede them, or None if
-    they replace a mask; `log_probabilities` is called for the predictions there if both forms are possible.
-    Raises UserError, at the setting, for a text of several tokens, and for an id without a token.
+    A space is added before all texts or before none. `before` holds the tokens that precede them, or is None
+    if they replace a mask; if both forms are possible, `log_probabilities` is called for the predictions
+    there. Raises UserError, naming the setting, for a text of several tokens and for an id that has no token.
     """
     texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
@@ -116,7 +115,7 @@ def _are_likelier(
     plain: Mapping[str, list[int]],
     log_probabilities: Float[Tensor, " vocabulary"],
 ) -> bool:
-    """Return True if the model expects the tokens with a space, together, more than those without one."""
+    """Return True if the tokens with a space are together likelier than the tokens without one."""
     sums = [
         log_probabilities[[ids[0] for ids in form.values()]].double().logsumexp(dim=0)
         for form in (blank, plain)
@@ -128,7 +127,7 @@ def _the_one(pretrained: Pretrained, key: str, typed: _Typed, ids: Sequence[int]
     if len(ids) != 1:
         parts = ", ".join(repr(token) for token in pretrained.labels([*ids])) or "none"
         is_one = len(_ids(pretrained, f" {typed.text}")) == 1
-        hint = f": ' {typed.text}', with a blank before it, is one token" if is_one else ""
+        hint = f": with a space before it, ' {typed.text}' is one token" if is_one else ""
         raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
     return ids[0]
 
@@ -138,7 +137,7 @@ def _note(texts: Sequence[str], why: str) -> str:
     taken = " and ".join(map(repr, texts))
     plain = f'"{texts[0].strip()}"'
     return (
-        f"Used with a blank before {it}, {why}: {taken}. In double quotes, {plain}, a text is used unchanged."
+        f"Used with a space before {it}, {why}: {taken}. A text in double quotes, {plain}, is used unchanged."
     )
 
 
@@ -162,7 +161,7 @@ def log_probabilities_at(
 def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
     """Return the tokens of an answer as typed and, if they differ, with a space before it.
 
-    Names of special tokens are treated as ordinary text. Raises UserError for an empty answer, and for an
+    Names of special tokens are treated as ordinary text. Raises UserError for an empty answer and for an
     unknown token.
     """
     typed = _typed(answer)
@@ -176,7 +175,7 @@ def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
 
 
 def likelier_form(pretrained: Pretrained, forms: Sequence[Target], prompt: Int[Tensor, " token"]) -> Target:
-    """Return the form of an answer that the model expects after a prompt; after a space, the typed form.
+    """Return the likelier form of an answer after a prompt, or the typed form after a space.
 
     Raises MemoryError if memory runs out.
     """
@@ -210,7 +209,7 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
 
 
 def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Target:
-    """Return the target of an answer text.
+    """Return the target for an answer text.
 
     Raises UserError if it is empty, has an unknown token, or is too long.
     """
@@ -219,7 +218,9 @@ def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " toke
     most, num_prompt = pretrained.most_tokens(), len(prompt)
     room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
     if room is not None and len(ids) > room:
-        raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
+        raise UserError(
+            f"answer: must be at most {room} tokens after a prompt of {num_prompt} (got {len(ids)})"
+        )
     return likelier_form(pretrained, forms, prompt)
 
 
@@ -233,7 +234,7 @@ def write_answer(
 ) -> Target:
     """Return the model's continuation of a prompt, without the special tokens that end it; it may be empty.
 
-    `on_begin` is called before the first token, `on_text` receives the text as it is generated. Raises
+    `on_begin` is called before the first token, and `on_text` receives the text as it is generated. Raises
     UserError if the model cannot generate, and MemoryError if memory runs out.
     """
     ids: list[int] = []

@@ -1,8 +1,7 @@
 """Names of parts, arguments, outputs and settings in the supported architectures.
 
-These are the only tables of such names. None of them depends on the name of an architecture: a new
-architecture works if it passes its attention to transformers' AttentionInterface and uses the part names of a
-known one.
+These are the only tables of such names. No table is keyed by architecture: a new architecture works if it
+passes its attention to transformers' AttentionInterface and uses the same part names as a known one.
 """
 
 import re
@@ -55,14 +54,14 @@ LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
 """Matches the last parts of a cross-attention module's name."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
-"""Matches the name of a module, or of an output that holds its weights, in a model with two stacks."""
+"""Matches names in a model with two stacks: those of modules, and of outputs that hold weights."""
 WEIGHTS = {
     "attentions": (None, "self"),
     "encoder_attentions": ("encoder", "self"),
     "decoder_attentions": ("decoder", "self"),
     "cross_attentions": ("decoder", "cross"),
 }
-"""The stack and the kind of the weights that a model returns, by output name."""
+"""The stack and the kind of the weights in each output of a model, by output name."""
 ARGUMENTS_WITHOUT_EFFECT = frozenset(
     {
         *("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "dropout", "input_ids"),
@@ -73,28 +72,28 @@ ARGUMENTS_WITHOUT_EFFECT = frozenset(
 )
 """Attention arguments that do not affect the weights: masks and positions already include them."""
 WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
-"""Matches settings for the number of tokens that a token sees, or that form a group."""
+"""Matches settings for the number of tokens that a token sees or that form a group."""
 POSITIONS = ("position_embeddings", "embed_positions")
-"""Ends of the names of tables that hold a vector for each position."""
+"""Suffixes of the names of tables with one vector per position."""
 ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
 """Rotations that depend on the text length."""
 LOGITS_TO_KEEP = "logits_to_keep"
 """The argument of models that can compute logits at selected positions only."""
 UNTRAINED_PARTS = ("pooler",)
-"""Parts of base models beside the layers: a checkpoint may lack them, and attention does not use them."""
+"""Parts of base models outside the layers: a checkpoint may lack them, and attention does not use them."""
 PIXELS = ("pixel_values", "flattened_patches")
-"""Names that models and processors use for the numbers of a grid."""
+"""The names of inputs that hold the values of a grid, in models and processors."""
 SOUNDS = ("input_features", "input_values")
-"""Names that models and feature extractors use for the numbers of a sound."""
+"""The names of inputs that hold the samples or features of a sound, in models and feature extractors."""
 GRID = "grid_thw"
-"""The argument for the number of patches, in a part that reads them one after another."""
+"""The argument for the number of patches, in a part that reads the patches one after another."""
 TOWERS = ("text_model", "vision_model")
-"""Names of model parts, one of which reads text while the other does not."""
+"""The names of the two parts of a model of which one reads text and the other does not."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
-"""How a vocabulary spells the space before a word, by its mark."""
+"""The way in which a vocabulary spells the space before a word, by the mark that it uses."""
 
 Predicts = Literal["next", "masked"]
-"""The tokens that a head predicts: the next one at each token, or masked ones."""
+"""The tokens that a head predicts: the next token after each token, or the masked tokens."""
 
 
 class LanguageHead(NamedTuple):
@@ -104,10 +103,10 @@ class LanguageHead(NamedTuple):
     class_names: Mapping[str, str | tuple[str, ...]]
     predicts: Predicts
     two_stacks: bool | None = False
-    """True if it has an encoder and a decoder; None if both forms exist."""
+    """True for models with an encoder and a decoder, False for other models, None for both."""
 
     def has(self, kind: str, names: set[str]) -> bool:
-        """Return True if one of these names is a class with this head for this kind of model."""
+        """Return True if any of these class names has this head for this kind of model."""
         classes = self.class_names[kind]
         return bool(names & ({classes} if isinstance(classes, str) else {*classes}))
 
@@ -144,7 +143,7 @@ def class_with_head(config: PreTrainedConfig) -> Any:
 def _classifier_names(config: PreTrainedConfig) -> Mapping[str, Any]:
     """Return the names of the transformers classes for an encoder with a classification head.
 
-    Each name comes with the auto class that loads it; there are none for any other model.
+    Each name comes with the auto class that loads it. The result is empty for any other model.
     """
     kind = config.model_type
     text_classifier = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
@@ -185,7 +184,7 @@ def auto_model_class(auto_class: Any, config: PreTrainedConfig) -> Any:
 
 
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
-    """Return the kind of tokens that a model predicts, by its class; None if it has no such head."""
+    """Return the kind of tokens that a model's head predicts, or None if its class has no such head."""
     name = {type(model).__name__}
     predictions = {
         head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)
@@ -203,20 +202,20 @@ def layer_number(module: str) -> int:
 
 @cache
 def block_list(module: str) -> str:
-    """Return the list of blocks that contains a module (`model.layers` for `model.layers.5.mlp`), or ""."""
+    """Return the name of a module's block list (`model.layers` for `model.layers.5.mlp`), or ""."""
     block = BLOCK.match(module)
     return block[0].rpartition(".")[0] if block else ""
 
 
 @cache
 def layer_kind(module: str) -> str:
-    """Return `cross` if the last parts of a module's qualified name match, or else `self`."""
+    """Return `cross` if a module's qualified name ends like that of cross-attention, or else `self`."""
     return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
 
 
 @cache
 def layer_stack(module: str) -> str:
-    """Return `encoder` or `decoder` if the first part of a module's name ends so, or an empty string.
+    """Return `encoder` or `decoder` if the first part of a module's name ends in that word, or else "".
 
     Weights of an unknown module are named after the output that contains them: `encoder_attentions`.
     """
@@ -254,13 +253,13 @@ def matrix_and_bias(layer: nn.Module) -> tuple[Float[Tensor, "out in"], Float[Te
 
 
 def head_projections(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
-    """Return the columns of W_O that belong to each head."""
+    """Return each head's columns of W_O."""
     matrix = _matrix(layer).detach()
     return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)
 
 
 def forward_arguments(model: PreTrainedModel) -> set[str]:
-    """Return the names of a forward's arguments or, if it names none, of the model's main input."""
+    """Return the argument names of a forward or, if it names none, the name of the model's main input."""
     parameters = signature(model.forward).parameters
     has_names = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
     return {*parameters} if has_names else {model.main_input_name}
@@ -277,7 +276,7 @@ def has_two_stacks(model: PreTrainedModel) -> bool:
 
 
 def takes_alone(model: PreTrainedModel, inputs: Iterable[str]) -> bool:
-    """Return True if a forward takes one of these inputs without any text."""
+    """Return True if a forward takes one of these inputs and needs no text."""
     arguments = forward_arguments(model)
     return not {"input_ids", "decoder_input_ids"} & arguments and bool({*inputs} & arguments)
 
@@ -296,7 +295,7 @@ def decoder_name(model: PreTrainedModel) -> str | None:
 ATTENTION_CLASS = re.compile(r"attn|attention", re.IGNORECASE)
 """Matches class names of modules that compute attention."""
 RECURRENT = re.compile(r"^Rwkv")
-"""Matches classes that call recurrence attention but have no weights between queries and keys."""
+"""Matches the names of classes whose attention is a recurrence, without weights between queries and keys."""
 
 
 def has_attention(model: PreTrainedModel) -> bool:
@@ -317,7 +316,7 @@ MIXERS = {
 }
 """Mechanisms that mix tokens without a softmax, by class name pattern."""
 MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
-"""Layers, by the mechanism that mixes their tokens without a softmax and whether they also have attention."""
+"""Layers that mix tokens without a softmax, by their mechanism and by whether they also have attention."""
 
 
 @cache
@@ -328,7 +327,7 @@ def mixer_name(kind: str) -> str | None:
 
 @cache
 def _mixers() -> Mapping[str, str]:
-    """Return MIXERS, followed by the patterns of the layer sources."""
+    """Return MIXERS followed by the patterns of the layer sources."""
     added = (item for source in _layer_sources() for item in source.mixers.items())
     return MIXERS | {pattern: name for name, pattern in added if pattern and pattern not in MIXERS}
 
@@ -366,8 +365,8 @@ def layers_without_softmax(
 ) -> tuple[MixedLayers, Sequence[int]]:
     """Return the layers that mix tokens without a softmax, and the layers beside them that mix none.
 
-    The classes of the modules in each block determine them, so that no weight is read; both are empty for a
-    model that has only attention. Mixers named in `shown`, by module name, are left out.
+    They are determined from the module classes in each block, without reading weights; both results are empty
+    for a model that has only attention. Mixers whose module names are in `shown` are left out.
     """
     if not any(mixer_name(kind.__name__) for kind in {*map(type, model.modules())}):
         return {}, []
@@ -400,7 +399,7 @@ def layers_without_softmax(
 
 
 def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
-    """Return a sentence on the layers that mix tokens without a softmax; empty if there are none.
+    """Return a sentence on the layers that mix tokens without a softmax, or "" if there are none.
 
     Layers whose modules are in `shown` are left out.
     """
@@ -431,7 +430,7 @@ def layers_text(layers: Sequence[int]) -> str:
 def decoder_start(*configs: object) -> int | None:
     """Return the token that a decoder reads first, from the first config that sets one.
 
-    Often only one of a model's config and its generation config (generation_config.json) sets it.
+    Often, only one of the two configs of a model sets it: its own, or generation_config.json.
     """
     starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
     return next((start for start in starts if start is not None), None)

@@ -1,6 +1,6 @@
 """Text files and array files (.npy, .npz, .safetensors, .pt) from other tools, read without running code.
 
-Such arrays hold the weights of another tool, and such texts hold their tokens.
+The arrays hold weights from another tool, and the texts hold their tokens.
 """
 
 import math
@@ -46,7 +46,7 @@ def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
     """Raise UserError if reading takes more memory than is free."""
     if most_bytes is not None and needed > most_bytes:
-        sizes = f"{needed / 1e9:.3g} GB of memory, but only {most_bytes / 1e9:.3g} GB are free"
+        sizes = f"{needed / 1e9:.3g} GB of memory, but only {most_bytes / 1e9:.3g} GB is free"
         raise UserError(f"{name}: needs about {sizes}")
 
 
@@ -58,7 +58,7 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
     """
     if file == STDIN:
         if sys.stdin is None:
-            raise UserError("standard input is closed: use a file name")
+            raise UserError("standard input is closed: pass a file name instead")
         name = "standard input"
     else:
         refuse_size(file, checked_size(file, may_be_pipe=True) * bytes_each, most_bytes)
@@ -77,7 +77,7 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
 
 
 MOST_LISTED = 20
-# safetensors: a dtype is stored little-endian; bfloat16 as the upper half of a float32.
+# In safetensors files, numbers are little-endian; a bfloat16 is the upper half of a float32.
 SAFETENSORS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
@@ -85,7 +85,7 @@ SAFETENSORS = {
 }  # fmt: skip
 METADATA = "__metadata__"
 REPORT = "report"
-"""The entry that holds the rest of the report, as JSON, in a report saved as arrays."""
+"""The entry that holds the rest of a report as JSON if its numbers are saved as arrays."""
 # The errors that zipfile, numpy and struct raise for a damaged file.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
@@ -95,12 +95,12 @@ DAMAGE = (
 
 
 class NoSuchArray(UserError):
-    """The file has no array with that name."""
+    """The file has no array with the requested name."""
 
 
 @contextmanager
 def _damage(file: str, kind: str) -> Iterator[None]:
-    """Report any failure inside the block as damage to the file, and hide warnings about old files."""
+    """Report any failure inside the block as damage to the file, and suppress warnings about old files."""
     try:
         with quiet_warnings():
             yield
@@ -125,7 +125,7 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
     if name is None:
         raise UserError(f"{file}: contains {len(names)} arrays: choose one with --array NAME: {listed}")
     if name not in names:
-        raise NoSuchArray(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
+        raise NoSuchArray(f"--array: {file} has no array {name}, but it has {listed}{nearest(name, names)}")
     return name
 
 
@@ -136,16 +136,15 @@ def _stored(
     most_bytes: int | None,
     kinds: str = "fiub",
 ) -> np.ndarray:
-    """Return the array of a .npy stream of `size` bytes.
-
-    Raises UserError unless its dtype is one of these kinds.
-    """
+    """Return the array in a .npy stream of `size` bytes. Raises UserError if its dtype is of another kind."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
     shape, _, dtype = header(stream)
     if dtype.hasobject:
-        raise UserError(f"{file}: contains Python objects, which can run code when read: save numbers")
+        raise UserError(
+            f"{file}: contains Python objects, which can run code when it is read: save only numbers"
+        )
     if dtype.kind not in kinds:
         raise UserError(f"{file}: must be an array of real numbers (got {dtype})")
     # numpy's reader allocates the memory that a header specifies before it reads any data.
@@ -161,7 +160,7 @@ def _stored(
 
 def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
     if name is not None:
-        raise UserError(f"--array: {file} contains a single array, without a name")
+        raise UserError(f"--array: {file} contains a single array, which has no name: omit --array")
     with Path(file).open("rb") as stream:
         return _stored(stream, file, Path(file).stat().st_size, most_bytes)
 
@@ -173,7 +172,7 @@ def _opened_npz(file: str) -> Iterator[zipfile.ZipFile]:
         size, unpacked = Path(file).stat().st_size, sum(part.file_size for part in archive.infolist())
         if unpacked > most_unpacked(size):
             sizes = f"{unpacked / 1e6:,.0f} MB, more than {MOST_UNPACKED} times its size"
-            raise UserError(f"{file}: unpacks to {sizes}: save its arrays with numpy.savez, uncompressed")
+            raise UserError(f"{file}: unpacks to {sizes}: save its arrays uncompressed, with numpy.savez")
         yield archive
 
 
@@ -193,9 +192,9 @@ def _needed_to_read(count: int, dtype: np.dtype) -> int:
     return count * (dtype.itemsize + (4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8))
 
 
-# The safetensors package is an extra of attn, and returns numpy arrays, which are never bfloat16.
+# The safetensors package is optional for attn, and its numpy arrays are never bfloat16.
 def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]:
-    """Return the tensors of a safetensors file, and its metadata."""
+    """Return the tensors and the metadata of a safetensors file."""
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
         header, begin = safetensors_header(stream, size)
@@ -216,7 +215,7 @@ def _tensors_in_file(file: str) -> Mapping[str, TensorInFile]:
 
 
 def _read_tensor(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
-    """Read one tensor, at its place in a safetensors file or a file written by torch.save."""
+    """Read one tensor from its place in a safetensors file or in a file written by torch.save."""
     tensors = _tensors_in_file(file)
     about = tensors[_chosen(file, tensors, name)]
     if about.kind not in SAFETENSORS:
@@ -251,7 +250,9 @@ def is_array_file(file: str) -> bool:
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in PICKLED:
-        raise UserError(f"{file}: pickled files can run code when read: save it as .npz or .safetensors")
+        raise UserError(
+            f"{file}: is a pickled file, which can run code when it is read: save it as .npz or .safetensors"
+        )
     return suffix in READERS
 
 
@@ -260,7 +261,7 @@ TOKENS = "tokens"
 
 
 def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """Return the tokens stored beside weights of this shape; empty if there are none, or not one for each."""
+    """Return the tokens stored beside weights of this shape, or () unless there is one per token."""
     tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 
@@ -293,9 +294,10 @@ def read_weights(file: str, *, name: str | None = None, most_bytes: int | None =
     """Return the array of that name (or the only one) in native byte order, as float32 or float64.
 
     Half precision becomes float32, and whole numbers float64; both conversions are exact (for whole numbers
-    up to 2^53). Layer arrays whose names differ only in their number become one array (layer, head, query,
-    key): `name` has * for the number; without a name, the weight arrays in a cache of activations are chosen.
-    Arrays of steps and layers, as `generate` returns them, become the layers of the whole text.
+    up to 2^53). Layer arrays whose names differ only in the layer number become one array (layer, head,
+    query, key); `name` then has * in place of the number. Without a name, the weight arrays in a cache of
+    activations are chosen. Arrays of steps and layers, as `generate` returns them, become the layers of the
+    whole text.
     """
     names = _array_names(file)
 
@@ -316,7 +318,7 @@ def read_weights(file: str, *, name: str | None = None, most_bytes: int | None =
 
 
 def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """Return the numbers of `read_weights`."""
+    """Return the array that `read_weights` reads."""
     return read_weights(file, name=name, most_bytes=most_bytes).numbers
 
 
@@ -326,7 +328,7 @@ def layer_weights(
     read: Callable[[str], np.ndarray],
     source: str,
 ) -> ReadWeights | None:
-    """Return all layers' weights from arrays of layers, or of steps and layers; None if there are none."""
+    """Return all layers' weights from arrays of layers or of steps, or None if there are no such arrays."""
     if of_steps:
         joined = {
             layer: joined_steps([read(each) for each in names], source) for layer, names in of_steps.items()
@@ -353,7 +355,7 @@ NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
-"""Matches the end of an array name in a list of lists."""
+"""Matches the end of an array name in a nested list."""
 
 
 def _form(name: str) -> str:
@@ -364,8 +366,8 @@ def _form(name: str) -> str:
 def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
     """Return the arrays of each layer, step by step, for a form `name` such as `attentions.*.*`.
 
-    Without a name, these are the arrays of the only form, or of the only one called attentions; empty if
-    there are none.
+    Without a name, the only form is used, or the only form called attentions. The result is empty without
+    such a form.
     """
     names = [*names]
     forms: dict[str, dict[tuple[int, int], str]] = {}
@@ -384,8 +386,8 @@ def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
 def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
     """Join a layer's arrays from all steps of generation into rows (head, query, key) for the whole text.
 
-    A step has the rows of its new tokens over all keys so far, over a cache of fixed size, or over another
-    text; or it has all rows of the text again. Raises UserError for any other steps.
+    A step has either the rows of its new tokens (over all keys so far, a cache of fixed size, or another
+    text), or all rows of the text again. Raises UserError for any other steps.
     """
     texts = max((len(array) for array in steps if array.ndim == 4), default=1)
     if texts > 1:
@@ -393,7 +395,7 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
     arrays = [array[0] if array.ndim == 4 and len(array) == 1 else array for array in steps]
     if any(array.ndim != 3 for array in arrays) or len({len(array) for array in arrays}) > 1:
         sizes = " and ".join(dict.fromkeys(" × ".join(map(str, array.shape)) for array in steps))
-        raise UserError(f"{source}: has lists of lists of arrays that are not steps of generation ({sizes})")
+        raise UserError(f"{source}: has nested lists of arrays that are not generation steps ({sizes})")
     queries, keys = ([array.shape[axis] for array in arrays] for axis in (1, 2))
     ends = np.cumsum(queries).tolist()
     last = arrays[-1]
@@ -410,8 +412,8 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
         return ReadWeights(rows[..., : ends[-1]], False) if is_cache else ReadWeights(rows, True)
     sizes = listed_names([f"{query} × {key}" for query, key in zip(queries, keys, strict=True)])
     raise UserError(
-        f"{source}: contains lists of layers of {sizes} queries and keys, which are not steps of one text: "
-        "choose the layers of one, such as 0.*"
+        f"{source}: contains lists of layers with {sizes} queries and keys, which are not generation steps "
+        "of one text: choose one list of layers, such as 0.*"
     )
 
 
@@ -425,10 +427,10 @@ def _with_keys(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
-    """Return the arrays of layers, by layer number, for a form `name` with * for the number.
+    """Return the arrays of layers, by layer number, for a form `name` with * in place of the number.
 
-    Without a name, these are the arrays of the only form, or of the only form of weights; empty if there are
-    none.
+    Without a name, the only form is used, or the only form of weights. The result is empty without such a
+    form.
     """
     forms: dict[str, dict[int, str]] = {}
     if name is not None:
@@ -448,7 +450,7 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
 
 
 def forms_of_weights(names: Iterable[str]) -> list[str]:
-    """Return the forms of layer names, with * for the number, that denote weights, or all forms of attention.
+    """Return the forms of layer names (with *) that denote weights, or else all that denote attention.
 
     Forms that denote other results of attention are left out.
     """
@@ -467,8 +469,8 @@ def is_of_a_layer(name: str) -> bool:
 def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
     """Return the weights of each layer (head, query, key) as one array.
 
-    Layers may have a leading axis for one text. Raises UserError if layers are missing or differ in size, and
-    for several texts.
+    Layers may have a leading axis for one text. Raises UserError for several texts, or if layers are missing
+    or differ in size.
     """
     if [*layers] != [*range(len(layers))]:
         listed = ", ".join(map(str, layers))
@@ -485,7 +487,7 @@ def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
 
 
 def _array_names(file: str) -> list[str]:
-    """Return the names of the arrays in a file; empty for a single array without a name."""
+    """Return the names of the arrays in a file, which are empty if it holds a single unnamed array."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):
@@ -501,7 +503,7 @@ def _array_names(file: str) -> list[str]:
 
 
 def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """Return the array of that name (or the only one), as stored."""
+    """Return the array of that name (or the only array), as stored."""
     checked_size(file)
     kind, read = READERS[Path(file).suffix.lower()]
     with _damage(file, kind):
@@ -530,7 +532,7 @@ LARGEST = 1e200
 """Larger numbers overflow in differences and sums."""
 # The axes of an array, by the number of axes.
 ARRAY_AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
-# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
+# Measured peak memory: one layer's statistics in float64, and an atlas of all weights.
 BYTES_PER_WEIGHT, PREVIEW_BYTES = 80, 90
 
 
@@ -555,15 +557,17 @@ def checked_weights(
     if not np.isfinite(array).any():
         raise UserError(f"{name}: contains no numbers ({sizes}, all NaN or infinite)")
     if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
-        raise UserError(f"{name}: must not contain numbers beyond {LARGEST:g}")
+        raise UserError(f"{name}: must contain only numbers between -{LARGEST:g} and {LARGEST:g}")
     num_queries, num_keys = array.shape[-2:]
     if tokens is not None and len(tokens) != num_queries:
-        raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
+        raise UserError(f"--tokens: must have {num_queries} tokens, one for each query (got {len(tokens)})")
     if context_tokens is not None and len(context_tokens) != num_keys:
-        raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
+        raise UserError(
+            f"--context-tokens: must have {num_keys} tokens, one for each key (got {len(context_tokens)})"
+        )
     if tokens is not None and context_tokens is None and num_keys != num_queries:
         raise UserError(
-            f"--context-tokens: is required: {name} has {num_queries} queries and {num_keys} keys"
+            f"--context-tokens: is required, since {name} has {num_queries} queries but {num_keys} keys"
         )
     layer = array[0] if array.ndim == 4 else array
     refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * PREVIEW_BYTES, most_bytes)
@@ -580,7 +584,7 @@ def read_tokens(file: str) -> tuple[str, ...]:
     if listed is not None:
         return listed
     if file.lower().endswith(".json"):
-        raise UserError(f"{name}: must be a JSON list of texts")
+        raise UserError(f"{name}: must be a JSON list of strings")
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
         raise UserError(f"{name}: is empty: it contains no tokens")
@@ -588,7 +592,7 @@ def read_tokens(file: str) -> tuple[str, ...]:
 
 
 def _json_list(text: str) -> tuple[str, ...] | None:
-    """Return the strings of a JSON list, or None for anything else: `[CLS]` is a valid token on a line."""
+    """Return the strings of a JSON list, or None for anything else, such as the token `[CLS]` on a line."""
     try:
         tokens = parsed_json(text)
     except ValueError:

@@ -19,25 +19,26 @@ WorkResult = TypeVar("WorkResult")
 ModelWork = Callable[[Pretrained], WorkResult]
 
 MOST_WORKS = 32
-"""The number of tasks submitted together: each keeps the readings of its texts and its results in memory."""
+"""The number of tasks submitted together; each keeps its results and the readings of its texts in memory."""
 MOST_THREADS = 8
 LONGEST = 1024
-"""The text length in tokens up to which a run gains little from torch's own threads."""
+"""The text length, in tokens, up to which torch's own threads speed up a run only a little."""
 
 
 def can_run_at_once(pretrained: Pretrained) -> bool:
     """Return True if runs may use separate modules.
 
-    They may if the model is in memory and was not passed by a caller, whose hooks would run in other threads.
+    They may if the model is in memory and was not passed by a caller, since a caller's hooks would run in
+    other threads.
     """
     is_here = pretrained.lent is None and pretrained.model.device.type == "cpu"
     return is_here and stored_use(pretrained.whole) is None
 
 
 def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) -> Iterator[WorkResult]:
-    """Return the results of tasks, in order; as many run concurrently as torch has threads.
+    """Return the results of tasks, in order, with as many concurrent tasks as torch has threads.
 
-    Torch's own threads split each small operation and wait for each other, which separate tasks need not do.
+    Torch's own threads split each small operation and then wait for each other; separate tasks need not wait.
     Until the model's way of computing attention is known, tasks run alone. With eager attention they run one
     by one, since a model may then use state of the whole process (BigBird uses numpy's generator). Raises the
     error of the first task that fails.
@@ -49,7 +50,7 @@ def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) 
     if num_threads < 2:
         yield from (work(pretrained) for work in waiting)
         return
-    # Before any task runs, since a run changes the modules temporarily.
+    # The copies are made before any task runs, since a run changes the modules temporarily.
     free = deque([pretrained, *(with_separate_modules(pretrained) for _ in range(num_threads - 1))])
 
     def run(work: ModelWork[WorkResult]) -> WorkResult:

@@ -1,6 +1,6 @@
 """Capture of a model's attention during a run, checked against the weights that the model itself returns.
 
-If weights stay in their files, several runs proceed together, block by block.
+If weights stay in their files, several runs proceed together, one block at a time.
 """
 
 import random
@@ -41,7 +41,7 @@ from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for
 from attncli.models.stored import blocks_of, first_blocks, stored_use
 
 ROUNDING = 1e-3
-"""The most by which a row's sum may exceed 1, and the largest weight allowed on a later token."""
+"""The largest excess of a row's sum over 1 and the largest weight on a later token that are tolerated."""
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Return the weights of each layer, with the name of their output; none if the outputs are a tuple."""
+    """Return each layer's weights with the name of their output, or nothing if the outputs are a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
@@ -124,7 +124,8 @@ def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[s
 @contextmanager
 def weight_modules(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
     """Inside the block, record the module that first returned each tensor that may be weights."""
-    # With weak references and by identity: the id of a freed tensor could be reused.
+    # Tensors are compared by identity, through weak references, since the id of a freed tensor could be
+    # reused.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
     def note(name: str, output: Any) -> None:
@@ -144,9 +145,9 @@ def weight_modules(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, st
 def run_eagerly(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
 ) -> list[CapturedLayer]:
-    """Return the weights that a model with eager attention returns, each with the name of its module.
+    """Return the weights from a model's eager attention, each with the name of its module.
 
-    Raises CannotShow if these are not weights between the tokens.
+    Raises CannotShow if they are not weights between the tokens.
     """
     modules = dict(model.named_modules())
     with weight_modules(model) as sources:
@@ -173,14 +174,14 @@ def run_eagerly(
 
 
 def weights_fault(weights: Any) -> str:
-    """Describe what is wrong with these weights; empty if they are distributions over keys."""
+    """Describe what is wrong with these weights, or return "" if they are distributions over keys."""
     if not isinstance(weights, Tensor) or weights.ndim != 4:
         return "no weights with axes text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)
     if least.isnan():
         return "weights that are NaN"
     if least < 0:
-        return f"negative weights such as {least:.3g}, perhaps scores"
+        return f"negative weights such as {least:.3g}, which may be scores"
     if not sums.max() <= 1 + ROUNDING + torch.finfo(weights.dtype).eps:
         return f"rows that sum to more than 1, such as {sums.max():.4g}"
     return ""
@@ -188,24 +189,24 @@ def weights_fault(weights: Any) -> str:
 
 TRIAL_TOKENS = 8
 TRIAL_SCORES = 2**26
-"""Scores of all heads in a layer up to which eager attention runs on a text longer than a window: 268 MB."""
+"""The most scores per layer (268 MB) for which eager attention runs on a text longer than a window."""
 TOLERANCE = 1e-4
 """Largest difference allowed between attention outputs for a token, relative to their length."""
 TOLERATED_STEPS = 8
-"""The largest difference in steps of the model's dtype, if that is more: bfloat16 rounds to 2^-7."""
+"""Largest difference allowed in rounding steps of the dtype, if that is more: bfloat16 rounds to 2^-7."""
 
 EAGER_NOTE = (
     "Weights come from the model's eager attention, as dense matrices: memory grows with the square of the "
     "number of tokens."
 )
 GIVES_NAN = "returns NaN: some of its parameters are NaN or too large"
-NOT_COMPARED = "Not compared with the model's own eager attention"
-NOT_CHANGED = "computes its attention itself, so that its heads cannot be changed"
+NOT_COMPARED = "The weights were not compared with the model's own eager attention"
+NOT_CHANGED = "computes its attention itself, so its heads cannot be changed"
 
 
 @dataclass(frozen=True)
 class Way:
-    """The way to capture a model's attention: by the interface, or as the weights of its eager attention.
+    """The way to capture a model's attention: through the interface, or as the weights of eager attention.
 
     `not_compared` is a note if the interface could not be compared with eager attention, and `unshown` is a
     note on layers that mix tokens without a softmax.
@@ -216,7 +217,7 @@ class Way:
     unshown: str = ""
 
     def notes(self) -> list[str]:
-        """Notes for readers of the results, with missing layers first."""
+        """Notes on the results, with missing layers first."""
         notes = (self.unshown, EAGER_NOTE * (self.kind == "eager"), self.not_compared)
         return [*filter(None, notes)]
 
@@ -229,13 +230,13 @@ Shapes = tuple[tuple[Any, ...], ...]
 """The name of each model input, with its axes."""
 
 _ways: MutableMapping[PreTrainedModel, dict[Shapes, Way]] = WeakKeyDictionary()
-"""The way of capture for each model, by the shapes of the inputs on which it was tried."""
+"""The way of capture of each model, by the shapes of the inputs on which the model was tried."""
 
 _windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
-"""Numbers of tokens above which a model may hide something, from the settings in its configs."""
+"""The numbers of tokens above which a model may hide keys, from the settings in its configs."""
 
 _lent: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
-"""A caller's models that are in use, with their states."""
+"""Callers' models that are in use, with their states."""
 
 _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
 """The state of a caller's model when the ways in `_ways` were determined."""
@@ -245,7 +246,7 @@ _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
 def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
     """Try a caller's model, or its body, again if it has changed, or on texts longer than before.
 
-    Inside the block, whole texts are tried, since rounding may grow with the text length (int8).
+    Inside the block, the model is tried on whole texts, since rounding (int8) may grow with the text length.
     """
     models, state = (whole, body), comparable_state(whole)
     for model in models:
@@ -280,7 +281,7 @@ def capture(
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
-                layers = _eager_layers(model, inputs)  # this comes first, to raise the model's own errors
+                layers = _eager_layers(model, inputs)  # first, to raise the model's own errors
                 refuse_changes(model, f"{model.config.model_type} {NOT_CHANGED}")
                 for layer in layers:
                     guarded(consume)(layer)
@@ -290,8 +291,8 @@ def capture(
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """Return the way of capture.
 
-    Raises UserError for a model with its own attention code, which cannot be changed. If the model fails or
-    returns NaN, the message is the model's own error, or names the module with NaN.
+    Raises UserError for a model with its own attention code, which cannot be changed. If the model fails, the
+    message is the model's own error; if it returns NaN, the message names the module.
     """
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind, _what_is_read(inputs)):
@@ -300,7 +301,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
             with without_patches(), unchanged(model), _finding_nan(model):
                 _eager_layers(model, inputs)
     if way.kind == "eager":
-        message = "computes its attention itself, so that attn sees only its weights: use another model"
+        message = "computes its attention itself, so attn sees only the weights: use another model"
         raise UserError(f"model: {kind} {message}")
     refuse_replaced(model, ["pattern"], "which does not come from queries and keys")
     return way
@@ -309,7 +310,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """Return the outputs of a model whose attention outputs come from `consume`, after `check_computed_here`.
 
-    The result is None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails, and
+    The result is None if `consume` or a hook raised StopCapture. Raises UserError if the model fails, and
     MemoryError if memory runs out.
     """
     model.config.use_cache = False
@@ -329,8 +330,8 @@ def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """Determine how to capture a model's attention by trying the first tokens of the first text.
 
     If a window is shorter than the text, slightly more tokens than the window are tried; a caller's model is
-    tried on whole texts, unless it was tried on as many texts of this length before. The memory of eager
-    attention sets a limit.
+    tried on whole texts, unless it was tried before on as many texts of this length. The memory that eager
+    attention needs sets a limit.
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
@@ -361,7 +362,7 @@ def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
 
 
 def comes_by_interface(model: PreTrainedModel) -> bool:
-    """Return True if the model is known to pass on its attention for every input on which it was tried."""
+    """Return True if the model passed on its attention for every input on which it was tried."""
     ways = _ways.get(model, {})
     return bool(ways) and all(way.kind == "interface" for way in ways.values())
 
@@ -372,7 +373,7 @@ def copy_ways(model: PreTrainedModel, copy: PreTrainedModel) -> None:
 
 
 def _covers(tried: Shapes, shapes: Shapes) -> bool:
-    """Return True if a model was tried on as many texts of at least the same lengths."""
+    """Return True if a model was tried on at least as many texts of at least the same lengths."""
     return len(tried) == len(shapes) and all(
         (name, len(before)) == (now_name, len(now)) and all(map(ge, before, now))
         for (name, *before), (now_name, *now) in zip(tried, shapes, strict=True)
@@ -380,7 +381,7 @@ def _covers(tried: Shapes, shapes: Shapes) -> bool:
 
 
 def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str, Tensor] | None) -> Way:
-    """Return the way of capture for a few tokens and, if passed, for more tokens."""
+    """Return the way of capture for a few tokens and, if `more` is set, for more tokens."""
 
     def tried() -> Way:
         way = _tried(model, few, output_attentions=True)
@@ -389,8 +390,8 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
             way = _tried(model, more)
         return way
 
-    # Each kind of block is run twice; if that is not conclusive, all blocks are. Processed inputs are
-    # read whole.
+    # Each kind of block is run twice or, if that is not conclusive, all blocks. Processed inputs are read
+    # whole.
     is_processed = isinstance(few, ProcessedInputs)
     with without_patches():
         with unchanged(model), first_blocks(model, in_memory=is_processed) as is_shorter:
@@ -406,7 +407,7 @@ def _window_sizes(model: PreTrainedModel) -> set[int]:
 
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
-    """Return the first tokens of the first texts, with nothing masked; processed inputs are kept whole."""
+    """Return the first tokens of the first texts, without a mask; processed inputs are kept whole."""
     if isinstance(inputs, ProcessedInputs):
         return inputs
     return {name: _tensor_start(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
@@ -421,7 +422,7 @@ def _tensor_start(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ModuleCall:
-    """The token vectors passed to a module, and its output."""
+    """The token vectors passed to a module, and the module's output."""
 
     inputs: tuple[Tensor | None, ...]
     named: Mapping[str, Tensor | None]
@@ -429,7 +430,7 @@ class _ModuleCall:
 
 
 def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
-    """Return the interface if it captures as many layers as eager attention, with the same output in each."""
+    """Choose the interface if it captures as many layers as eager attention, with the same output in each."""
     numbering = _numbering(model, inputs)
     calls: dict[str, list[_ModuleCall]] = {}
 
@@ -514,7 +515,7 @@ def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]
 
 
 def _first(output: Any) -> Any:
-    """Return a module's output, or the first one of several."""
+    """Return a module's output or, if it has several, the first one."""
     return output[0] if isinstance(output, tuple | list) else output
 
 
@@ -580,7 +581,7 @@ def guarded(consume: Consumer) -> Consumer:
 
 @contextmanager
 def model_errors(kind: str, what: str = "run on only text") -> Iterator[None]:
-    """Turn any failure of the model itself into a one-line UserError; attn's own bugs pass through."""
+    """Turn any failure of the model itself into a one-line UserError; errors in attn pass through."""
     try:
         yield
     except (UserError, MemoryError):
@@ -607,7 +608,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _is_model_error(error: Exception) -> bool:
-    """Return True if the model itself failed: it was called, and did not call attn."""
+    """Return True if the model itself failed: it was called and had not called attn."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
     inside = modules[is_model.index(True) :] if True in is_model else []
@@ -618,9 +619,9 @@ CaptureResult = TypeVar("CaptureResult")
 AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
-"""Each of these runs is a thread that holds its results and the vectors of its texts between two blocks."""
+"""The most runs together. Between two blocks, a run's thread holds its results and its texts' vectors."""
 ENOUGH_TOKENS = 1024
-"""A product of this many rows takes as little time per row as one of more rows."""
+"""The number of rows above which a product takes no less time per row."""
 
 
 def in_step(
@@ -654,7 +655,7 @@ def in_step(
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
-    """Group batches of texts, with their readings, into as many as can run together."""
+    """Group batches of texts and readings so that each group can run together."""
     use = stored_use(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf

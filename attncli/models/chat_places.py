@@ -1,8 +1,8 @@
 """Positions of the parts of a chat in the prompt that a model's template renders.
 
-A template is a program: it may strip its inputs, escape them, repeat them or reorder them. Parts are
-therefore not searched for by their text: the chat is rendered again with marks around each part, and the
-marks are then removed.
+A template is a program: it may strip its inputs, escape them, repeat them or reorder them. A search for the
+text of each part could therefore fail. Instead, the chat is rendered again with marks around each part, and
+the marks are then removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ Tools = Sequence[Mapping[str, Any]]
 FIRST_MARK = 0xF0000
 """The first character of a private-use plane, which has no meaning in texts."""
 LEAVES = ("name", "description")
-"""The strings in a tool that templates show without inspecting them."""
+"""The keys of a tool's strings that templates insert without inspecting them."""
 
 
 class Span(NamedTuple):
@@ -31,8 +31,7 @@ class Span(NamedTuple):
 class PlacedChat(NamedTuple):
     """The prompt, with the spans of each message's marked parts and of each tool.
 
-    Each part has a list of spans, which is empty if the template leaves the part out, and has several if it
-    repeats it.
+    Each part has a list of spans: none if the template omits the part, and several if it repeats the part.
     """
 
     text: str
@@ -45,8 +44,8 @@ def placed_chat(
 ) -> PlacedChat:
     """Render a chat in its template.
 
-    `parts` are spans of each message's content; by default, the stripped content is the only part. Raises
-    UserError if the template fails.
+    `parts` holds the spans of each message's content; by default, its only part is the stripped content.
+    Raises UserError if the template fails.
     """
     whole = in_chat_template(messages, pretrained, tools)
     parts = [[core(_content(message))] for message in messages] if parts is None else parts
@@ -129,7 +128,7 @@ def _with_marks(
 def _alone(
     number: int, parts: Sequence[Span], messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
 ) -> list[list[Span]]:
-    """Return the spans of one message's parts, found while all other messages are unmarked."""
+    """Return the spans of one message's parts, found by leaving all other messages unmarked."""
     marks = _Marks(whole, messages, tools)
     marked, pairs = _with_marks(messages[number], parts, marks)
     changed = [marked if place == number else message for place, message in enumerate(messages)]
@@ -145,7 +144,7 @@ def _by_a_letter(
 ) -> list[Span]:
     """Return the spans of a part, found by changing one of its letters.
 
-    This is for templates that look at the beginning or the end of a content, or that cut it.
+    This serves templates that inspect the beginning or the end of the content, or that cut it.
     """
     content = _content(messages[number])
     _, mark, _ = _Marks(whole, messages, tools).new()
@@ -179,7 +178,7 @@ def _mark_places(mark: str, other: str, whole: str) -> list[int]:
 
 
 def _around(where: int, whole: str, place: int, part: Span, content: str) -> Span:
-    """Return the characters around `where` in a prompt that equal those around a part's place, stripped."""
+    """Return the stripped span around `where` in a prompt that equals the text around a part's place."""
     start, end = where, where
     before = after = place
     while start and before > part.start and whole[start - 1] == content[before - 1]:

@@ -30,8 +30,9 @@ def made_in_child(
     """Return the result of a function run in a separate process, with limits on its time and memory.
 
     `most_seconds` limits processor time, so that a busy machine rarely causes errors; the wall-clock limit is
-    twice as long. Raises ValueError with a one-line reason if a limit is reached or the function raises
-    ValueError. A quiet process writes nothing to standard error, as Rust would when it runs out of memory.
+    twice that. Raises ValueError with a one-line reason if a limit is reached or the function raises
+    ValueError. A quiet process writes nothing to standard error, where Rust would write if it ran out of
+    memory.
     """
     most_seconds = MOST_SECONDS if most_seconds is None else most_seconds
     reading, writing = os.pipe()
@@ -73,7 +74,7 @@ def _make(
 
 
 def _too_much(most_memory: int) -> str:
-    return f"it takes more than {readable_bytes(most_memory)}"
+    return f"it needs more than {readable_bytes(most_memory)} of memory"
 
 
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
@@ -100,4 +101,4 @@ def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -
     if code == -signal.SIGABRT:
         return _too_much(most_memory)
     assert code != 1, "it failed: its traceback is above"
-    return b"".join(parts).decode("utf-8", "surrogatepass") or f"it crashes its process (code {code})"
+    return b"".join(parts).decode("utf-8", "surrogatepass") or f"it crashed its process (exit code {code})"

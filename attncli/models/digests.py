@@ -1,4 +1,4 @@
-"""Digests of files, and the user's cache folder, which stores the digests of large files."""
+"""Digests of files, and the user's cache folder, where the digests of large files are stored."""
 
 import errno
 import json
@@ -13,10 +13,10 @@ from typing import BinaryIO
 from attncli.system.plain_text import parsed_json
 
 LARGE_BYTES = 8 * 2**20
-"""Files smaller than this are read within 7 ms, and their digests are not cached."""
+"""Files smaller than this are read within 7 ms, so their digests are not cached."""
 BLOCK_BYTES = 2**20
 SETTLED_SECONDS = 2.0
-"""A file changed more recently may change again within the same tick of its file system's clock."""
+"""A file changed more recently than this may change again within the same tick of its file system's clock."""
 
 
 def cache_folder(name: str) -> Path:

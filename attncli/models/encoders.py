@@ -1,4 +1,4 @@
-"""Outputs of an encoder for a text: its class, the masked word, or its similarity to another text."""
+"""An encoder's outputs for a text: the text's class, its masked word, or its similarity to another text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,15 +30,15 @@ OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"
 
 
 def is_encoder(pretrained: Pretrained) -> bool:
-    """Return True if a model reads text without generating any: no decoder, no head for the next token."""
+    """Return True if a model reads but does not generate text: no decoder and no head for the next token."""
     return not pretrained.has_decoder and pretrained.predicts != "next"
 
 
 class Pooling(NamedTuple):
     """The way to pool token vectors into one vector of the text; `pooled` is the model's own.
 
-    `is_known` is True if the folder specifies it (sentence-transformers); at most `most` tokens are read, or
-    any number if it is None.
+    `is_known` is True if the folder specifies it (sentence-transformers). At most `most` tokens are read, or
+    any number if `most` is None.
     """
 
     mode: PoolingMode
@@ -60,11 +60,11 @@ class Pooling(NamedTuple):
 
 
 MEAN = Pooling("mean", is_known=False)
-"""The pooling that is used if no file specifies one."""
+"""The default pooling, used if no file specifies one."""
 
 
 def text_pooling(pretrained: Pretrained) -> Pooling:
-    """Return the pooling set in a sentence encoder's folder, or by default the mean over the tokens.
+    """Return the pooling that a sentence encoder's folder specifies, or by default the mean over the tokens.
 
     Raises UserError for unsupported modules or modes.
     """
@@ -76,9 +76,8 @@ def text_pooling(pretrained: Pretrained) -> Pooling:
         kind = str(part.get("type")).rpartition(".")[2]
         if kind not in SUPPORTED_MODULES:
             supported = ", ".join(SUPPORTED_MODULES)
-            raise UserError(
-                f"model: {pretrained.name}: its sentence vectors need {kind} (supported: {supported})"
-            )
+            needs = f"its sentence vectors need the unsupported module {kind} (supported: {supported})"
+            raise UserError(f"model: {pretrained.name}: {needs}")
     places = [part.get("path", "") for part in parts if str(part.get("type")).endswith("Pooling")]
     settings: dict[str, Any] = read_json(folder / str(places[0]) / "config.json") if places else {}
     modes = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
@@ -104,7 +103,7 @@ def _sentence_folder(pretrained: Pretrained) -> Path | None:
 
 
 def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
-    """Return a note if a folder has prompts for questions or texts, since they are not prepended."""
+    """Return a note if a folder has prompts for questions or texts, since attn does not prepend them."""
     folder = _sentence_folder(pretrained)
     if folder is None or not (folder / SENTENCE_PROMPTS).is_file():
         return
@@ -114,7 +113,7 @@ def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
 
 
 def says(pretrained: Pretrained) -> EncoderSays:
-    """Return the kind of an encoder's output, by its head; without a head it is a sentence encoder."""
+    """Return the kind of output that an encoder's head produces; without a head, it is a sentence encoder."""
     if pretrained.classifier is not None:
         return "class"
     return (
@@ -125,10 +124,10 @@ def says(pretrained: Pretrained) -> EncoderSays:
 def read_for_encoder(
     pretrained: Pretrained, sourced: SourcedText, question: str | None, *, key: str = "sources"
 ) -> SourcedReading:
-    """Read a text as an encoder reads it: the question as the first text of a pair, alone, or below the text.
+    """Read a text for an encoder, with the question as the first text of a pair, alone, or below the text.
 
-    In a text with a masked word, the source that has the mask does not count. Raises UserError, with `key` in
-    the message, as `read_sourced` does, and unless there is exactly one mask.
+    In a text with a masked word, the source that contains the mask does not count. Raises UserError, with
+    `key` in the message, as `read_sourced` does, and unless the text has exactly one mask.
     """
     pretrained.check_reads_text()
     if says(pretrained) == "word":
@@ -147,11 +146,13 @@ def read_for_encoder(
 def _around_mask(pretrained: Pretrained, sourced: SourcedText, question: str | None, key: str) -> SourcedText:
     mask = pretrained.tokenizer.mask_token
     if mask is None:
-        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token to predict")
+        raise UserError(
+            f"model: the tokenizer of {pretrained.name} has no mask token, so that no word can be masked"
+        )
     text = sourced.text if question is None else question
     if text.count(mask) != 1:
         got = text.count(mask)
-        raise UserError(f"{key}: must contain one {mask}, the word to explain (got {got})")
+        raise UserError(f"{key}: must contain exactly one {mask} in place of the word to explain (got {got})")
     if question is not None:
         return sourced
     sources = [
@@ -172,8 +173,8 @@ def class_names(model: PreTrainedModel) -> list[str]:
 class EncoderOutput:
     """A model's output to explain.
 
-    `name` is the class or the word, and empty for a similarity. `place` is the position of the mask, `index`
-    the number of the class or the token, and `toward` the direction of the other text.
+    `name` is the class or the word; it is empty for a similarity. `place` is the position of the mask,
+    `index` is the number of the class or the token, and `toward` is the direction of the other text.
     """
 
     kind: EncoderSays
@@ -192,9 +193,9 @@ class EncoderOutput:
         return self.kind == "word" or (self.kind == "class" and len(class_names(self.model)) > 1)
 
     def logit(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " text"]:
-        """Return the logit of the class or word, or the cosine; `keeps_lengths` fixes its vector length.
+        """Return the logit of the class or word, or the cosine; `keeps_lengths` fixes the vector's length.
 
-        For a text compared with itself the length is always fixed, since a cosine of 1 has no gradient.
+        For a text compared with itself, the length is always fixed, since a cosine of 1 has no gradient.
         """
         if self.toward is None:
             logits: Tensor = outputs["logits"]
@@ -205,7 +206,7 @@ class EncoderOutput:
         return cosines / (length.detach() if keeps_lengths or self.compares_itself else length)
 
     def measured(self, outputs: ModelOutput) -> Float[Tensor, " text"]:
-        """Return the score that compares texts with fewer sources: a log-probability, logit or cosine."""
+        """Return the score that is compared when sources are removed: a log-probability, logit or cosine."""
         if not self.is_probability:
             return self.logit(outputs).detach().double()
         logits: Tensor = outputs["logits"].detach().double()
@@ -237,7 +238,7 @@ def encoder_inputs(
 
 
 def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | None:
-    """Return the number of each token's text in a pair; None for a single text, or without token types."""
+    """Return the number of each token's text in a pair, or None without a pair or without token types."""
     if pretrained.classifier is None or sourced.apart is None:
         return None
     if "token_type_ids" not in forward_arguments(pretrained.model):
@@ -246,7 +247,7 @@ def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | Non
 
 
 def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
-    """Return the output to explain: the class, the word or the similarity; by default, the most likely one.
+    """Return the output to explain: a class, a word (by default, the most likely one), or the similarity.
 
     Raises UserError for a class or a word that does not exist.
     """
@@ -269,7 +270,7 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
         ids = torch.tensor(pretrained.encoded(second_text, **options)["input_ids"])
     outputs = run_encoder(model, encoder_inputs(pretrained, ids.unsqueeze(0)))
     if "last_hidden_state" not in outputs:
-        raise UserError(f"model: {pretrained.name} returns no vectors of tokens (last_hidden_state)")
+        raise UserError(f"model: {pretrained.name} returns no token vectors (last_hidden_state)")
     (vector,) = pooling.of(outputs["last_hidden_state"])
     notes = (*_prompt_notes(pretrained),)
     if not pooling.is_known:
@@ -291,7 +292,7 @@ MOST_LISTED = 12
 def class_to_explain(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], answer: str | None
 ) -> EncoderOutput:
-    """Return the class that a head predicts, or the given one: one of a class's names, or a number.
+    """Return the class that a head predicts, or the class with the given name or number.
 
     Raises UserError for a class that does not exist.
     """
@@ -319,7 +320,9 @@ def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: st
     places = (ids == pretrained.tokenizer.mask_token_id).nonzero().flatten()
     if len(places) != 1:
         mask = pretrained.tokenizer.mask_token
-        raise UserError(f"sources: must contain one {mask}, the word to explain (got {len(places)})")
+        raise UserError(
+            f"sources: must contain exactly one {mask} in place of the word to explain (got {len(places)})"
+        )
     place, notes = int(places), tuple[str, ...]()
     outputs = run_encoder(pretrained.whole, encoder_inputs(pretrained, ids.unsqueeze(0)))
     log_probabilities = outputs["logits"][0, place].double().log_softmax(dim=-1).cpu()

@@ -12,12 +12,15 @@ from attncli.models.folder import panics_in_one_line
 from attncli.models.words import Spans, UnknownWord
 
 IN_NO_VOCABULARY = "\U0010fffd"
-"""A private-use character, which a Unigram model turns into its unknown token; its file gives only the id."""
+"""A private-use character.
+
+A Unigram model, whose file has only the id of its unknown token, turns it into that token.
+"""
 
 
 @contextmanager
 def tokenizer_errors(name: str) -> Iterator[None]:
-    """Turn an error of the tokenizer into a UserError; a damaged tokenizer may fail in any way."""
+    """Turn a tokenizer's error into a UserError, since a damaged tokenizer may fail in any way."""
     try:
         with panics_in_one_line():
             yield
@@ -26,19 +29,19 @@ def tokenizer_errors(name: str) -> Iterator[None]:
 
 
 def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_ids: int | None) -> None:
-    """Raise UserError unless ids belong to the model and places are characters of the texts, in order."""
+    """Raise UserError unless ids belong to the model and places are ordered character ranges of the texts."""
     ids: Any = read.get("input_ids")
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
         raise UserError(f"model: the tokenizer of {name} must return a list of token ids (got {ids!r:.60})")
     most = num_ids if num_ids is not None else 2**63
     if (wrong := next((each for each in ids if not 0 <= each < most), None)) is not None:
-        message = f"returns the token {wrong}, but the model has only the tokens 0 to {most - 1}"
+        message = f"returns token {wrong}, but the model has only tokens 0 to {most - 1}"
         raise UserError(f"model: the tokenizer of {name} {message}")
     if "offset_mapping" not in read:
         return
     spans: Any = read["offset_mapping"]
     if not isinstance(spans, list) or len(spans) != len(ids):
-        message = f"must return the place of each of {len(ids)} tokens (got {spans!r:.60})"
+        message = f"must return the character range of each of {len(ids)} tokens (got {spans!r:.60})"
         raise UserError(f"model: the tokenizer of {name} {message}")
     length, before = max(map(len, texts)), 0
     for place, span in enumerate(spans):
@@ -55,17 +58,14 @@ def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_i
 
 
 def unknown_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Return the ids and names of the tokens that replace unknown words.
-
-    They come from the tokenizer's settings and from its file.
-    """
+    """Return the ids and names of the unknown tokens, from the tokenizer's settings and file."""
     names = {tokenizer.unk_token}
     if tokenizer.is_fast:
         model: Any = tokenizer.backend_tokenizer.model
         names.add(getattr(model, "unk_token", None))
         if isinstance(model, Unigram):
             with suppress(Exception):  # it has no unknown token
-                (token,) = model.tokenize(IN_NO_VOCABULARY)  # if there are several, they are bytes
+                (token,) = model.tokenize(IN_NO_VOCABULARY)  # several tokens stand for bytes
                 names.add(model.id_to_token(token.id))
     ids: dict[Any, str] = {tokenizer.convert_tokens_to_ids(name): name for name in names if name}
     return {number: name for number, name in ids.items() if number is not None}
@@ -78,7 +78,7 @@ def unknown_words(
     spans: Spans | None,
     encode: Callable[[str], BatchEncoding],
 ) -> tuple[UnknownWord, ...]:
-    """Return the words of a text that became an unknown token, unless they are the name of that token.
+    """Return the words of a text that became an unknown token, except words that are that token's name.
 
     If the characters of the tokens are not known, words are encoded one by one.
     """

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
-"""Suffixes of files that torch.save writes."""
+"""Suffixes of the files that torch.save writes."""
 PICKLED_WHOLE = "pytorch_model.bin"
 NOT_WEIGHTS = re.compile(r"(training_args|adapter_model|optimizer|scheduler|scaler|rng_state|global_step).*")
-"""Matches files that trainers and adapters leave beside the weights."""
+"""Matches the files that trainers and adapters leave beside the weights."""
 UNSUPPORTED_WEIGHTS = ("*.ckpt", "*.h5", "*.msgpack")
 TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (
@@ -51,18 +51,18 @@ TOKENIZER_FILES = (
     "tekken.json",
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Either of these has the settings for turning a file other than text into a model's input."""
+"""Names of files with the settings for turning a file other than text into a model's input."""
 IDS_INSTEAD = 'use token ids instead of text: lines of JSON such as {"ids": [12, 7, 13]} in `texts` or `file`'
 """The inputs of a model without a tokenizer."""
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 VIRTUAL_TOKENS = (
     "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not support: "
-    "use the model without it"
+    "use the model without the adapter"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
 """Suffixes of files that transformers reads.
 
-A pipe or a folder with such a name is skipped, or would block.
+A pipe or folder with such a name would be skipped, or would block.
 """
 SHARDED, PICKLED_SHARDED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 MOST_BYTES = {
@@ -73,12 +73,15 @@ MOST_BYTES = {
 }
 """The files that transformers reads completely, each with its size limit in bytes."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
-"""Matches settings for the number of parts, all of which are built before any weight is read."""
+"""Matches settings for numbers of parts; all parts are built before any weight is read."""
 HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
 """Matches settings for the number of heads."""
 FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
-"""Each label is given a name before any weight is read; other label settings are weight sizes."""
+"""The setting for the number of labels.
+
+Each label gets a name before any weight is read; other label settings are weight sizes.
+"""
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """Bytes of memory allowed per byte of a file (four float32 weights), and bytes for tables of positions."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
@@ -86,19 +89,19 @@ MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 MOST_REASON = 300
 """The most characters of another program's error that a message repeats."""
 READ_FIRST_BYTES = 2**28
-"""Size of a model's numbers, as computed, up to which all of them are read before the first is used."""
+"""The size of a model's numbers, as computed, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 UNSUPPORTED_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
-"""Suffixes of model files for other programs."""
+"""Suffixes of model files that only other programs read."""
 HOLDS_A_MODEL = re.compile(r"(\.gguf|\.safetensors|pytorch_model\.bin),")
-"""Matches a line that names a model in a package's list of files."""
+"""Matches a line in a package's list of files that names a model."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 """The folder of the tiny model that ships with the package; it has learned to copy random characters."""
 
 
 def local_model(model: str) -> Path | None:
-    """Return the folder or GGUF file, or None for a name that could only belong to a model on the hub.
+    """Return a model's folder or GGUF file, or None for a name that only a model on the hub could have.
 
     Raises ValueError for a package that ships several models.
     """
@@ -112,9 +115,9 @@ def local_model(model: str) -> Path | None:
 
 
 def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
-    """Return the files of a model on this machine: `local_model`, or else a hub id's cached snapshot.
+    """Return a model's files on this machine: those of `local_model`, or a hub id's cached snapshot.
 
-    With `allow_download`, a hub id is looked up on the hub instead, for its newest version. Raises ValueError
+    With `allow_download`, the snapshot is skipped, since the hub may have a newer version. Raises ValueError
     for a package that ships several models.
     """
     path = local_model(model)
@@ -122,7 +125,7 @@ def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
 
 
 def _package_files(package: str) -> list[Path] | None:
-    """Return an installed package's list of files, without running its code; None if it is not installed."""
+    """Return a package's list of files without running its code, or None if it is not installed."""
     try:
         listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
@@ -161,7 +164,7 @@ def _is_model(package: str) -> bool:
 
 
 def no_such_model(name: str, allow_download: str) -> str:
-    """Return the error for a name that is not a local model; `allow_download` is the setting's name there."""
+    """Return the error for a name that is not a local model; `allow_download` is the setting's name."""
     if (files := _package_files(name)) is not None:
         return _no_model_in(name, files, allow_download)
     near = similar_word(name.rpartition("/")[2], models_in_packages())
@@ -183,7 +186,7 @@ REVISION_BYTES = 2**16
 
 
 def _instead(name: str) -> str:
-    """Suggest what to use instead: models, those with similar names first, and a download command."""
+    """Suggest what to use instead: models (similar names first) and a download command."""
     downloaded = _downloaded()
     here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in downloaded)]
     near = similar_word(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
@@ -199,7 +202,7 @@ def _instead(name: str) -> str:
 
 
 def _folders_beside() -> list[str]:
-    """Return the models in subfolders of the working folder, down to one further level."""
+    """Return the models in the working folder's subfolders, down to the second level."""
     models: list[str] = []
     with suppress(OSError):
         for pattern in ("*/config.json", "*/*/config.json", "*.gguf"):
@@ -211,7 +214,7 @@ def _folders_beside() -> list[str]:
 
 
 def hub_cache() -> Path:
-    """Return the folder in which huggingface_hub keeps downloads, by the same environment variables.
+    """Return the folder of huggingface_hub's downloads, from the environment variables that it reads.
 
     Raises RuntimeError if the home folder is unknown.
     """
@@ -224,7 +227,7 @@ def hub_cache() -> Path:
 
 
 def downloaded_snapshot(model: str) -> Path | None:
-    """Return the snapshot of ID or ID@REVISION in the hub cache; None unless it has a config and weights."""
+    """Return the cached snapshot of ID or ID@REVISION, or None unless it has a config and weights."""
     name, revision = id_and_revision(model)
     if not HUB_ID.fullmatch(name) or ".." in Path(revision).parts or Path(revision).is_absolute():
         return None
@@ -257,9 +260,9 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
 
 
 def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
-    """Return what a transformers auto class loads from the files of a model, on the hub or local.
+    """Return the part of a model that a transformers auto class loads from local files or from the hub.
 
-    Raises UserError if that fails; `what` ("tokenizer: that of whisper") begins the message.
+    Raises UserError if that fails; the message begins with `what` ("tokenizer: that of whisper").
     """
     is_here = Path(source).exists()
     source, revision = id_and_revision(source)
@@ -271,12 +274,12 @@ def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
     except Exception as error:  # a damaged file may fail in any way
         reason = one_line_reason(error)
         if "torchvision" in reason.lower():
-            reason = "it needs torchvision, and has no version for Pillow"
+            reason = "it needs torchvision, since it has no version that uses Pillow"
         raise UserError(f"{what} cannot be opened: {reason:.{MOST_REASON}}") from None
 
 
 def id_and_revision(model: str) -> tuple[str, str]:
-    """Split a hub id and the revision after its @, by default main; a folder or a file has no revision."""
+    """Split a hub id from the revision after its @, by default main. A folder or file has no revision."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     return name, revision or "main"
 
@@ -288,7 +291,7 @@ def check_packages() -> None:
 
 
 def quiet_transformers() -> None:
-    """Silence the messages and progress bars of transformers: attn reports all that users need to know."""
+    """Silence the messages and progress bars of transformers, since attn reports what users need to know."""
     from transformers.utils import logging
 
     # transformers does not annotate these.
@@ -320,14 +323,14 @@ def transformers_quiet() -> AbstractContextManager[None]:
 
 @contextmanager
 def panics_in_one_line() -> Iterator[None]:
-    """Turn a panic in the Rust code of tokenizers into a ValueError, without printing its long stack."""
+    """Turn a panic in the Rust code of tokenizers into a ValueError, without printing its stack trace."""
     with ALONE, TemporaryFile() as captured:
         stderr = os.dup(2)
         os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException as error:
-            if type(error).__module__ != "pyo3_runtime":  # contains only Rust's PanicException
+            if type(error).__module__ != "pyo3_runtime":  # the class of this error is Rust's PanicException
                 raise
             captured.truncate(0)
             raise ValueError(str(error)) from None
@@ -347,7 +350,7 @@ def check_model_folder(folder: Path) -> None:
     if folder / "config.json" not in files:
         instead = "use a folder from save_pretrained, or a .gguf file"
         if folder / ADAPTER in files:
-            instead = "it has only an adapter: put the files of its model beside it"
+            instead = "it has only an adapter: put the files of the base model beside it"
         raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {instead}")
     for path in files:
         if path.suffix in READ:
@@ -372,7 +375,7 @@ def check_model_folder(folder: Path) -> None:
             raise UserError(f"model: {folder / 'config.json'}: {key} must be at least 1 (got {count!s:.20})")
         most = MOST_LABELS if key == LABELS else max(FEW_PARTS, num_tensors)
         if count > most and (key == LABELS or REPEATED.search(key)):
-            reason = "" if key == LABELS else f" for weights of {num_tensors} tensors"
+            reason = "" if key == LABELS else f" for a checkpoint of {num_tensors} tensors"
             wrong = f"{key} must be at most {most}{reason} (got {count!s:.20})"
             raise UserError(f"model: {folder / 'config.json'}: {wrong}")
     _check_adapter(folder)
@@ -405,7 +408,9 @@ def _check_adapter(folder: Path) -> None:
         return
     if find_spec("peft") is None:
         reason = f"has an adapter ({ADAPTER}): needs: pip install peft"
-        raise UserError(f"model: {folder}: {reason} (or remove the file to show the model without it)")
+        raise UserError(
+            f"model: {folder}: {reason} (or remove the file to show the model without the adapter)"
+        )
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise UserError(f"model: {folder}: has no weights for its adapter: {ADAPTER_WEIGHTS} is missing")
     settings = read_json(folder / ADAPTER)
@@ -457,7 +462,7 @@ def _check_shards(path: Path) -> list[Path]:
     names = [*dict.fromkeys(map(str, shards.values()))]
     for name in names:
         if Path(name).name != name or not (path.parent / name).is_file():
-            raise UserError(f"model: {path}: lists {name:.200}, which is not a file in its folder")
+            raise UserError(f"model: {path}: lists {name:.200}, but the folder has no such file")
     return [path.parent / name for name in names]
 
 
@@ -471,7 +476,7 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _checked_sizes(path: Path) -> list[int]:
-    """Return the number of entries of each tensor, counting tied ones once.
+    """Return the number of entries of each tensor, counting tied tensors once.
 
     Raises UserError for a damaged file.
     """
@@ -493,7 +498,7 @@ def tensors_in(path: Path) -> "dict[str, TensorInFile]":
 def num_parameters(model: Path) -> int:
     """Return the number of parameters in a folder or GGUF file, from headers, regardless of their bits.
 
-    The number is 0 for a folder without weights. Raises UserError for a damaged file.
+    A folder without weights has 0. Raises UserError for a damaged file.
     """
     if model.is_file():
         from attncli.models.weight_headers import gguf_header
@@ -512,7 +517,7 @@ def weight_files(model: Path) -> list[Path]:
     whole = model / "model.safetensors"
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
-    # Otherwise there are shards; files in Mistral's format may exist beside either.
+    # Otherwise there are shards; files in Mistral's format may also exist.
     files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != ADAPTER_WEIGHTS]
     if not files:
         return _pickled_files(model)
@@ -520,7 +525,10 @@ def weight_files(model: Path) -> list[Path]:
 
 
 def _pickled_files(folder: Path) -> list[Path]:
-    """Return the weight files that torch.save wrote. Raises UserError if it is not clear which they are."""
+    """Return the weight files that torch.save wrote.
+
+    Raises UserError if these could be any of several files.
+    """
     if (folder / PICKLED_WHOLE).exists():
         return [folder / PICKLED_WHOLE]
     if (folder / PICKLED_SHARDED).is_file():
@@ -535,7 +543,7 @@ def _pickled_files(folder: Path) -> list[Path]:
 
 
 def pickled_note(folder: Path) -> str | None:
-    """Return a note that a folder's weights are pickled, and how to convert them; None for other folders."""
+    """Return a note on how to convert a folder's pickled weights, or None for other folders."""
     files = weight_files(folder)
     if not files or files[0].suffix not in PICKLED:
         return None

@@ -1,4 +1,4 @@
-"""Norms as linear maps of vectors, with the scales that they had in a run."""
+"""Norms as linear maps of vectors, with their scales from one run."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ ROUNDING = 1e-4
 
 
 class FrozenNorm(NamedTuple):
-    """x gain s + shift, with the mean of x subtracted if the norm centres; the s of each vector is the run's.
+    """x gain s + shift, with the scales s from a run; the mean of x is subtracted if the norm centres.
 
     RMSNorm (Zhang & Sennrich 2019, 1910.07467), LayerNorm (Ba et al. 2016, 1607.06450).
     """
@@ -58,12 +58,12 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
 
 
 def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
-    """Return True if all vectors are equal up to rounding, relative to the largest numbers of `size`."""
+    """Return True if the vectors are equal up to rounding, relative to the largest numbers in `size`."""
     largest = (b if size is None else size).abs().amax(dim=-1)
     return a.shape == b.shape and bool(((a - b).abs().amax(dim=-1) <= ROUNDING * largest).all())
 
 
 def in_turn(frozen: Sequence[FrozenNorm]) -> Callable[[Tensor], Tensor]:
-    """Return a forward that applies the first of these norms at its first call, then the next, and so on."""
+    """Return a forward that applies the first norm at its first call, the second at its second, and so on."""
     turns = iter(frozen)
     return lambda vectors: next(turns).of(vectors)

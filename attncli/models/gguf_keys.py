@@ -1,9 +1,9 @@
 """The keys of a GGUF header that change a model's computation, as settings of the transformers config.
 
-transformers reads the sizes and drops everything else: scaled positions, windows, softcaps, biases. A key
-that is neither read here nor known to have no effect is refused by name, so that no file is measured as if it
-were a different model. The keys are described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md;
-missing ones have llama.cpp's defaults.
+transformers reads the sizes and drops everything else: scaled positions, windows, softcaps, biases. Any other
+key is refused by name, unless it is known to have no effect, so that no file is measured as if it were a
+different model. The keys are described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; missing
+ones have llama.cpp's defaults.
 """
 
 import io
@@ -48,7 +48,7 @@ SIZES = frozenset(
 )  # fmt: skip
 """Keys that transformers reads from every file.
 
-A wrong value changes the shape of weights, which is an error.
+A wrong value changes the shapes of weights, which raises an error.
 """
 WITHOUT_EFFECT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", "pooling_type"))
 NO_CHANGE: Mapping[str, tuple[float, ...]] = {
@@ -76,7 +76,7 @@ NO_CHANGE: Mapping[str, tuple[float, ...]] = {
     "rope.scaling.alpha": (0,),
     "rope.scaling.yarn_log_multiplier": (0,),
 }
-"""Values at which a key that is not read has no effect."""
+"""For each key that is not read, the values at which it has no effect."""
 EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 BIASES = {"attn_q.bias": "attention_bias", "ffn_up.bias": "mlp_bias"}
 
@@ -94,7 +94,7 @@ class Architecture:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further keys, with the names of the settings that take their values unchanged."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Settings that are true if the first block has the tensor."""
+    """Settings that are true if the first block has the named tensor."""
 
 
 SOFTCAPS = {
@@ -142,13 +142,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "lfm2": Architecture("norm_eps", has_head_dim=False),
 }
-"""For other architectures, only the keys that transformers reads are used."""
+"""The keys of other architectures: only those that transformers reads."""
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
 """Block counts of the models (27B) that scale scores by embedding_length / head_count; no key records it."""
 
 
 class GgufKeys:
-    """The keys of one architecture in a header, all of which must be read."""
+    """The keys of one architecture in a GGUF header, all of which must be read."""
 
     def __init__(self, header: GgufHeader, path: Path) -> None:
         self.architecture = str(header.settings[ARCHITECTURE])
@@ -182,7 +182,7 @@ class GgufKeys:
         """Raise UserError for the first key that was not read and may have an effect."""
         for key, value in self._values.items():
             if key not in self._read and value not in NO_CHANGE.get(key, ()):
-                instead = "use the model folder that it was converted from"
+                instead = "use the model folder that the file was converted from"
                 raise self.refused(key, f"is not supported and may change what the model computes: {instead}")
 
 
@@ -203,7 +203,7 @@ def gguf_config(
         mapped = mapping.get(config.model_type.removesuffix("_text"), {})
         for key in SIZES | {key for key, name in mapped.items() if name is not None}:
             keys.get(key)
-        # transformers' functions for these read every key.
+        # For these, the functions of transformers read every key.
         if config.model_type.startswith("qwen3_5"):
             return _changed(config, changes)
         changes |= _positions(
@@ -281,7 +281,7 @@ def _head_dim(keys: GgufKeys, config: PreTrainedConfig) -> int:
 def _falcon(keys: GgufKeys, header: GgufHeader) -> dict[str, Any]:
     """Return the settings of Falcon 7B, where all query heads share one key head.
 
-    Other sizes, whose rows are in a different order, are refused.
+    Other sizes have their rows in a different order and are refused.
     """
     if keys.get("attention.head_count_kv", 1) != 1:
         raise keys.refused("attention.head_count_kv", "must be 1: other Falcon files are not supported")
@@ -343,10 +343,10 @@ def _positions(
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary = int(keys.number(ROTARY, head_dim))
     if rotary > MOST_ROTATED:
-        raise keys.refused(ROTARY, f"must be at most {MOST_ROTATED}: a head is {head_dim} wide")
+        raise keys.refused(ROTARY, f"must be at most {MOST_ROTATED}: the head width is {head_dim}")
     if rotary != head_dim and (not is_partly_rotated or not 0 < rotary < head_dim or rotary % 2):
         limit = "even and at most" if is_partly_rotated else "equal to"
-        raise keys.refused(ROTARY, f"must be {limit} the width of a head, {head_dim}")
+        raise keys.refused(ROTARY, f"must be {limit} the head width, {head_dim}")
     context = config.max_position_embeddings
     original = int(keys.number("rope.scaling.original_context_length", context))
     factors = {name: numbers(name) for name in ROPE_TENSORS if name in header.tensors}
@@ -370,8 +370,8 @@ def _scaling(
 ) -> dict[str, Any]:
     """Return the divisors of the frequencies, and the factor on cosines and sines.
 
-    A factor without a type is linear; `rope.scale_linear` is its old name. transformers calls it longrope if
-    each frequency has its own divisor (`rope_freqs.weight` of Llama 3.1).
+    A factor without a type is linear; `rope.scale_linear` is its old name. A scaling with one divisor per
+    frequency (`rope_freqs.weight` of Llama 3.1) is called longrope in transformers.
     """
     kind = keys.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -425,7 +425,7 @@ def _scaling(
 ADD_BOS, ADD_PREFIX = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"
 ADD_SEP, PRE_TOKENIZER = "tokenizer.ggml.add_sep_token", "tokenizer.ggml.pre"
 LLAMA3_PRE_TOKENIZERS = ("llama3", "llama-v3", "llama-bpe")
-"""Tokenizers whose texts begin with the first token unless a key overrides this."""
+"""Tokenizers that begin every text with the BOS token unless a key overrides this."""
 
 
 def tokenizer_options(header: GgufHeader, path: Path) -> dict[str, bool]:
@@ -440,7 +440,7 @@ def tokenizer_options(header: GgufHeader, path: Path) -> dict[str, bool]:
 
 
 def remove_space_prefix(tokenizer: PreTrainedTokenizerBase, header: GgufHeader) -> None:
-    """Keep a SentencePiece tokenizer from putting a space before a text if the header says so."""
+    """Keep a SentencePiece tokenizer from prepending a space to a text if the header says so."""
     if header.settings.get(ADD_PREFIX, True):
         return
     backend = tokenizer.backend_tokenizer

@@ -1,4 +1,4 @@
-"""The model hub: whether it can be reached, and the revisions of a model on the hub or in its cache."""
+"""The model hub: its availability, and the revisions of a model on the hub or in the hub cache."""
 
 from attncli.errors import UserError, one_line_reason
 from attncli.models.folder import DOWNLOADED, MOST_REASON, REVISION_BYTES, hub_cache, id_and_revision
@@ -21,7 +21,7 @@ def unreachable_hub(model: str) -> str | None:
     except HfHubHTTPError as error:
         status = error.response.status_code  # below 500 transformers reports the error itself
         return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
-    except Exception:  # no answer; the errors depend on the client's version
+    except Exception:  # no answer; the error class depends on the client's version
         return f"{constants.ENDPOINT} does not answer"
     return None
 
@@ -30,7 +30,7 @@ def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
     """Return the branches and tags of a hub id, each with its commit.
 
     They are read from the hub cache if downloads are not allowed or the hub does not answer. Raises UserError
-    for an unknown model, and for one without a revision in the cache.
+    for an unknown model and for a model without a cached revision.
     """
     unheard = unreachable_hub(name) if allow_download else "no such folder (a hub id needs --allow-download)"
     if unheard is None:

@@ -1,4 +1,4 @@
-"""Image files, decoded the way viewers show them."""
+"""Image files, decoded as image viewers show them."""
 
 import os
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 PIXEL_BYTES = 4
 COUNTED_BYTES = 2**24
-"""The file size up to which the pictures in a file are counted."""
+"""The file size, in bytes, up to which the pictures in a file are counted."""
 
 
 @dataclass(frozen=True)
 class OpenedPicture:
-    """An upright picture in RGB; `notes` describe how it was changed."""
+    """An upright picture in RGB, with notes on how it was changed."""
 
     image: "Image"
     name: str
@@ -54,9 +54,13 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
             size = os.fstat(content.fileno()).st_size
             if PIXEL_BYTES * prod(opened.size) > most_unpacked(size):
                 pixels = f"{prod(opened.size) / 1e6:,.0f} million pixels in {readable_bytes(size)}"
-                raise UserError(f"{key}: {file}: has {pixels}, mostly of one colour: make it smaller")
+                raise UserError(
+                    f"{key}: {file}: has {pixels}, mostly of one colour: make the picture smaller"
+                )
             if getattr(opened, "is_animated", False):
-                notes.append(f"{path.name}: the first of its {_num_frames(opened, content)}pictures.")
+                notes.append(
+                    f"{path.name}: only the first of its {_num_frames(opened, content)}pictures is shown."
+                )
                 opened.seek(0)
             opened.load()
             upright = ImageOps.exif_transpose(opened)
@@ -75,7 +79,7 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
 
 
 def _num_frames(opened: Any, content: BinaryIO) -> str:
-    """Return the number of pictures in a file; empty for a large one, which would have to be read whole."""
+    """Return the number of pictures in a file, or "" for a large file, which would have to be read whole."""
     is_small = os.fstat(content.fileno()).st_size <= COUNTED_BYTES
     return f"{opened.n_frames:,} " if is_small else ""
 

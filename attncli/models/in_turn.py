@@ -22,7 +22,7 @@ TRIED_AGAIN = 0.05
 class _Use:
     """A thread's exclusive use of the parts of a model, or of state of the whole process.
 
-    `parts` returns the current parts, which another thread may change until this thread has its turn.
+    `parts` returns the current parts; until this thread has its turn, another thread may change them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class _Use:
         return not self.ids <= before
 
     def conflicts_with(self, other: "_Use") -> bool:
-        """Return True if one of the two must wait; a thread never waits for itself to load a model."""
+        """Return True if one of the two must wait; loading a model never waits for the same thread's uses."""
         if self.thread != other.thread and (self.everything or other.everything):
             return True
         return not self.ids.isdisjoint(other.ids)
@@ -56,7 +56,7 @@ _uses: list[_Use] = []
 _waiting: dict[int, _Use] = {}
 """The use that each waiting thread is waiting for."""
 _table = RLock()
-"""Protects both; it is held for only a few statements."""
+"""The lock for both; it is held only for a few statements."""
 
 
 def _begin(use: _Use) -> None:
@@ -73,8 +73,8 @@ def _begin(use: _Use) -> None:
                 continue
             if _leads_to(blocking, use.thread):
                 raise UserError(
-                    f"model: {use.name} is being measured by this call's caller: call attn after that ends, "
-                    "not from a hook of the model or a callback"
+                    f"model: {use.name} is already being measured by the code that made this call: call attn "
+                    "after the measurement, not from a model hook or a callback"
                 )
             _waiting[use.thread] = blocking
         try:
@@ -85,7 +85,7 @@ def _begin(use: _Use) -> None:
 
 
 def _leads_to(use: _Use | None, thread: int) -> bool:
-    """Return True if a use cannot end before the thread continues."""
+    """Return True if a use cannot end before this thread continues."""
     while use is not None:
         if use.thread == thread:
             return True
@@ -94,7 +94,7 @@ def _leads_to(use: _Use | None, thread: int) -> bool:
 
 
 def _end(use: _Use) -> None:
-    """Undo changes and let the next thread continue; a second call does nothing."""
+    """Undo changes and let the next thread continue. A second call does nothing."""
     if use.undo is not None:
         use.undo()
         use.undo = None
@@ -124,7 +124,7 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
 def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
     """Inside the block, keep other threads from measuring the model, or one with shared parts or configs.
 
-    Afterwards its attributes, parts, hooks and configs are as before, also in a forked child. Raises
+    Afterwards, its attributes, parts, hooks and configs are restored, also in a forked child. Raises
     UserError for a thread that is already measuring the model, as a hook of the model would be.
     """
     use = _Use(name, lambda: [*model.modules(), *model_configs(model)])
@@ -141,7 +141,7 @@ def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
 
 
 def in_use_for_none() -> AbstractContextManager[None]:
-    """Inside the block, refuse further measurements of such a model, as during a measurement."""
+    """Inside the block, refuse further measurements of a shared model, as during a measurement."""
     return _in_use_for_all.none()
 
 

@@ -1,4 +1,4 @@
-"""Files of labelled texts, where each line has the parts of a text, its label and its group."""
+"""Files of labelled texts: each line has the parts of a text, its label and its group."""
 
 import json
 import re
@@ -22,10 +22,10 @@ MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
 
 
 class LabelNames(NamedTuple):
-    """The column of labels, and its positive value if the user chose one.
+    """The label column, and its positive value if the user chose one.
 
-    When a detector is applied, the texts may have only one value; `fitted` then holds the negative and the
-    positive value that the detector had for the same column.
+    When a detector is applied, the texts may have only one value; `fitted` then holds the negative and
+    positive values that the detector was fitted with for the same column.
     """
 
     column: str
@@ -40,7 +40,7 @@ class LabelNames(NamedTuple):
         return cls(column, _plain_label(positive) if equals else None)
 
     def as_fitted(self, negative: str, positive: str) -> "LabelNames":
-        """Return the names with a detector's values, such as `kind=plain`, unless its column differs."""
+        """Return the names with a detector's values, such as `kind=plain`, if its column is the same."""
         values = [name.removeprefix(f"{self.column}=") for name in (negative, positive)]
         is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
         return self._replace(is_applied=True, fitted=(values[0], values[1]) if is_same else None)
@@ -57,13 +57,13 @@ class LabelledText:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of its parts, in the order that a model reads them, and `marked` if spans are marked."""
+        """The names of its parts in reading order, followed by `marked` if spans are marked."""
         is_marked = not isinstance(self.line.text, TokenIds) and MARKED_SPAN.search(self.line.text)
         return [*self.parts, *([MARKED] if is_marked else [])]
 
     @property
     def words(self) -> str:
-        """All the text in its parts, without marks."""
+        """The text of all its parts, without marks."""
         return "\n".join(without_marks(text)[0] for text in self.parts.values())
 
     @property
@@ -90,17 +90,19 @@ class LabelledFile(LineFile):
         self.label_names, self._hold_out = label, hold_out
         for key, name in (("label", label and label.column), ("hold_out", hold_out)):
             if name in (*PARTS, MARKED):
-                raise UserError(f"{key}: must not be {name}, which is a column of text")
+                raise UserError(f"{key}: must not be {name}, which is a text column")
         self._rows: list[Mapping[str, object]] | None = None
         self.values: tuple[str, str] | None = None
-        """The negative and the positive value, once the texts have been counted."""
+        """The negative and the positive value, set when the texts are counted."""
         self.groups: Counter[str] = Counter()
         if isinstance(texts, str | PathLike):
             super().__init__(fspath(texts), f"texts: {fspath(texts)}")
             if self._spool is not None and not self.is_json:
                 self.is_csv = self.is_json = True
             if not self.is_json:
-                raise UserError(f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with a label")
+                raise UserError(
+                    f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with a label column"
+                )
         else:
             self._rows, self._spool, self.label, self.is_json, self.is_csv = (
                 [*texts],
@@ -111,7 +113,7 @@ class LabelledFile(LineFile):
             )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield lines as `LineFile.lines` does; mappings are numbered from 1."""
+        """Yield lines as `LineFile.lines` does; mappings get line numbers from 1."""
         if self._rows is None:
             return super().lines()
         columns = {*self.columns, IDS, LABELS}
@@ -121,7 +123,7 @@ class LabelledFile(LineFile):
         )
 
     def _check_columns(self) -> None:
-        """Raise UserError if the first line has no text because the file has no such column."""
+        """Raise UserError if the first line has no text because the file has no text column."""
         data = next((data for _, data in self.lines()), b"[]")
         fields = _read_columns(data, {*self.known, IDS, LABELS})
         if fields is None or json.loads(fields).get("text") or IDS in json.loads(fields):
@@ -139,7 +141,7 @@ class LabelledFile(LineFile):
     def count(self) -> int:
         """Return the number of texts.
 
-        Raises UserError with the invalid lines, and unless labels have two values.
+        Raises UserError for invalid lines, and unless the labels have two values.
         """
         count, values = 0, Counter[str]()
         kinds: list[list[str]] = []
@@ -151,7 +153,7 @@ class LabelledFile(LineFile):
             kinds.append(text.kinds)
             if kinds[-1] != kinds[0]:
                 got = " and ".join(kinds.pop())
-                same = f"must have the parts of the first text, {' and '.join(kinds[0])} (got {got})"
+                same = f"must have the text columns of the first text, {' and '.join(kinds[0])} (got {got})"
                 raise UserError(f"{self.label}:{number}: {same}")
             del kinds[1:]
             count += 1
@@ -211,7 +213,9 @@ class LabelledFile(LineFile):
         if self.label_names is not None:
             label = _plain_label(fields.get(self.label_names.column) or "")
             if not label:
-                raise UserError(f"{where}: {self.label_names.column}: is required: it is the label")
+                raise UserError(
+                    f"{where}: {self.label_names.column}: is required, since it is the label column"
+                )
         parts = {part: text for part in PARTS if (text := fields.get(part)) is not None}
         if isinstance(parts["text"], TokenIds) and len(parts) > 1:
             raise UserError(
@@ -222,10 +226,9 @@ class LabelledFile(LineFile):
 
 
 class WholeLines(LabelledFile):
-    """The same file with all columns of each line, which is how a store saves its lines.
+    """The same file with all columns of each line, as a store saves its lines.
 
-    The same texts are then recognised when they have another label, while an edited line counts as another
-    text.
+    Thus a text is recognised when its label has changed, while an edited line counts as a different text.
     """
 
     def __init__(self, name: str, label: LabelNames | None = None, hold_out: str | None = None) -> None:
@@ -251,13 +254,16 @@ WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
 def _plain_label(value: str) -> str:
-    """Return a label without the whitespace around it; 1.0, as in a column with gaps, becomes 1."""
+    """Return a label without surrounding whitespace; 1.0, as in a column with missing values, becomes 1."""
     value = value.strip()
     return whole[1] if (whole := WHOLE.fullmatch(value)) else value
 
 
 def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, str]) -> tuple[str, str]:
-    """Return the detector's negative and positive values. Raises UserError if the user has them reversed."""
+    """Return the detector's negative and positive values.
+
+    Raises UserError if the user's values are reversed.
+    """
     fitted_index = 1 if fitted[1] in values else 0
     (second,) = {*values} - {fitted[fitted_index]}
     negative, positive = (second, fitted[1]) if fitted_index else (fitted[0], second)
@@ -294,7 +300,7 @@ def _plain(value: object) -> object:
 
 
 def _as_text_or_whole(value: object) -> object:
-    """Return a boolean as a string, and a whole number as an int even if written with a decimal point."""
+    """Return a boolean as a string and a whole number as an int, even if it has a decimal point."""
     if isinstance(value, bool):
         return str(value).lower()
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -303,7 +309,7 @@ def _as_text_or_whole(value: object) -> object:
 def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
     """Reduce a JSON line to the columns that are read, with booleans as strings; None unless it is an object.
 
-    The document becomes the text if there is none.
+    The document becomes the text if there is no text.
     """
     try:
         record = parsed_json(data)
@@ -322,7 +328,7 @@ def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text without its `<<...>>` marks, and the spans of characters that were marked."""
+    """Return a text without its `<<...>>` marks, and the character spans that were marked."""
     plain, spans, end = "", list[tuple[int, int]](), 0
     for marked in MARKED_SPAN.finditer(text):
         plain += text[end : marked.start()]

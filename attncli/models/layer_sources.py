@@ -1,4 +1,4 @@
-"""Heads of modules that mix tokens without a softmax, captured by the layer sources of cards."""
+"""Heads of modules that mix tokens without a softmax, captured by the layer sources on cards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,7 +17,7 @@ class CapturedMixer:
     """One call of a module that mixes tokens without a softmax: its mechanism, and its heads.
 
     `module` is the name in the model. `projected` names the mechanism at the output projection if the weights
-    belong to something else: the weights of a Mamba-1 head are the mean of its channels.
+    belong to a different one: the weights of a Mamba-1 head are the mean over its channels.
     """
 
     module: str

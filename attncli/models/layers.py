@@ -38,8 +38,8 @@ class StopCapture(Exception):
 class CapturedLayer:
     """One call of an attention module: its attention, or only its weights if the model returns nothing else.
 
-    `module` is the qualified name in the model, and `kind` is self or cross. `stack` is encoder or decoder if
-    the model has both, and empty otherwise. `layer` counts within a stack and kind.
+    `module` is the module's qualified name in the model, and `kind` is self or cross. `stack` is encoder or
+    decoder if the model has both, and empty otherwise. `layer` is the number within a stack and kind.
     """
 
     module: str
@@ -73,17 +73,17 @@ class CapturedLayer:
 
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
-"""Receives a layer and returns its output, or None if it did not compute the output."""
+"""A function that receives a layer and returns its output, or None if it did not compute the output."""
 
 
 @dataclass
 class Numbering:
-    """Gives names to the layers of one run of a model, in the order of their calls.
+    """The names of the layers of one run of a model, given in the order of their calls.
 
     A layer has the number in its module's name; if one module serves several layers (ALBERT), each call
     counts as a layer and gets the next number. Raises CannotShow unless queries and keys are the `num_tokens`
-    of the text and of its context (by default the text itself), and there are `num_texts` texts; windows of a
-    grid do not match. Only layers of the module `part` are named.
+    of the text and of its context (by default the text itself), and there are `num_texts` texts; attention
+    within windows of a grid fails this check. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
@@ -95,7 +95,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """Return the layer of this module call; the module's name implies the stack if none is passed."""
+        """Return the layer of this module call. If no stack is passed, it follows from the module's name."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -124,7 +124,7 @@ class Numbering:
 
 @dataclass
 class RunsNumbering(Numbering):
-    """Gives names to the layers in a caller's runs of a model and of its parts, which may run on their own.
+    """The names of the layers in a caller's runs of a model and of its parts, which may run on their own.
 
     Layers are numbered from the start in each run of a model; `running` holds the current runs, the outermost
     first. A layer outside a run, or recomputed in a backward pass, has the number that its module had in a
@@ -139,9 +139,9 @@ class RunsNumbering(Numbering):
     numbers: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def begin(self, model: nn.Module) -> None:
-        """Begin a run of a model, or of a part that is one.
+        """Begin a run of a model, or of a part that is itself a model.
 
-        Any earlier run that has not ended counts as failed.
+        Earlier runs that have not ended count as failed.
         """
         self.end(model)
         self.running.append(model)
@@ -176,7 +176,7 @@ class RunsNumbering(Numbering):
             return layer
         if len(numbers) > 1 or (self.shares_modules and not numbers):
             raise CannotShow(
-                f"{module} serves several layers, so that its number is unknown: run the whole model"
+                f"{module} serves several layers, so its layer number is unknown: run the whole model"
             )
         self.taken.clear()
         layer = super().layer(module, kind, attention, stack)
@@ -186,8 +186,8 @@ class RunsNumbering(Numbering):
 class ProcessedInputs(dict[str, Tensor]):
     """Inputs of a model's forward other than ids, and the numbers of tokens they make in text and context.
 
-    Only layers of the module `part` see these tokens, or all layers if it is empty; `origin` holds their
-    places.
+    Only layers of the module `part` see these tokens, or all layers if `part` is empty; `origin` holds the
+    places of the tokens.
     """
 
     def __init__(
@@ -216,10 +216,10 @@ class ProcessedInputs(dict[str, Tensor]):
 
 
 SHORT = 2**16
-"""The largest number of weights, over all heads, for which a layer waits: 12 heads on 73 tokens.
+"""The largest number of weights, over all heads, with which a layer waits: 12 heads on 73 tokens.
 
-The many small steps of such a layer's statistics take longer than its products, and several times as long if
-they come between the steps of the model, whose parameters displace them from the caches.
+The many small steps of such a layer's statistics take longer than its products, and several times as long
+between the steps of the model, whose parameters displace them from the caches.
 """
 
 
@@ -228,9 +228,9 @@ MOST_TOGETHER = TILE
 
 
 class DeferredLayers:
-    """Takes layers for `consume`, which receives the short ones, in order, from `finish`.
+    """Keeps short layers until `finish` passes them to `consume`, in order.
 
-    Until then the model continues with fused attention. Only the queries and keys of a waiting layer are
+    Meanwhile, the model continues with fused attention, and only the queries and keys of a waiting layer are
     stored. `consume` receives similar neighbours together: layers of the same stack and shape whose queries
     see the same keys.
     """
@@ -244,7 +244,7 @@ class DeferredLayers:
         """Return the output of a layer if attn computes it."""
         attention = layer.attention
         if isinstance(attention, AttentionLayer) and prod(attention.shape) <= SHORT:
-            # The engine that computes the output defines it for a query that sees no key.
+            # For a query that sees no key, the output depends on the engine that computes it.
             output = self.fused.output(attention) if attention.visibility.is_seeing else None
             if output is not None:
                 # Copies, because some models reuse the memory.
@@ -282,22 +282,22 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 class LazyMask(Tensor):
     """A visibility in the form that transformers passes on, (text, 1, query, key), without taking memory.
 
-    A model that computes with its mask gets an ordinary tensor: 0, and the smallest number of the dtype where
-    a key is hidden.
+    A model that computes with its mask gets an ordinary tensor: 0 where a key is visible, and the smallest
+    number of the dtype where it is hidden.
     """
 
     visibility: Visibility
 
     @staticmethod
     def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "LazyMask":
-        """Return the mask for that number of texts."""
+        """Return a mask for that number of texts."""
         shape = num_texts, 1, visibility.num_queries, visibility.num_keys
         mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(LazyMask)
         mask.visibility = visibility
         return mask
 
     def numbers(self) -> Tensor:
-        """Return 0, and the smallest number of the dtype where a key is hidden."""
+        """Return 0 for visible keys, and the smallest number of the dtype for hidden ones."""
         with torch._C.DisableTorchFunctionSubclass():
             hidden = ~self.visibility.whole(self.device).unsqueeze(1)
             return torch.zeros(self.shape, dtype=self.dtype, device=self.device).masked_fill(
@@ -329,7 +329,7 @@ ABOUT_A_TENSOR = frozenset(
         *(Tensor.dim, Tensor.is_floating_point, Tensor.size, Tensor.__len__),
     }
 )
-"""Attributes and methods that do not read the numbers of a tensor."""
+"""Tensor attributes and methods that do not read the tensor's numbers."""
 
 
 def seen_keys(
@@ -375,7 +375,7 @@ def mask_visibility(
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
 ) -> Visibility:
-    """Return the visibility of keys in a query's mask."""
+    """Return the visibility of the keys in an attention mask."""
     q_offset = int(q_offset)  # a tensor in a static cache
     if kv_offset:
         raise CannotShow("its cache drops keys that attn needs")
@@ -416,7 +416,7 @@ def mask_visibility(
 def _recognised(
     mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
 ) -> tuple[bool, int | None] | None:
-    """Return the causality and the window of a rule, or None if they do not explain every entry."""
+    """Return a rule's causality and window, or None if these do not explain every entry."""
     if mask_function is bidirectional_mask_function:
         return False, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
@@ -433,14 +433,14 @@ def _recognised(
 
 NAME = "attncli"
 RECOMPUTED = (
-    "a layer is recomputed in the backward pass, where changes of its heads may not apply: turn off gradient "
+    "a layer is recomputed in the backward pass, where changes to its heads may not apply: turn off gradient "
     "checkpointing"
 )
 
 
 @dataclass(frozen=True)
 class _Receiver:
-    """Holds the consumer of the layers of a running model."""
+    """The consumer of a running model's layers."""
 
     consume: Consumer
     running: NamedModel
@@ -469,13 +469,13 @@ def _attend_and_hand_over(
     position_bias: Float[Tensor, "#text #head query key"] | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "text query head value_dim"], Float[Tensor, "text head query key"] | None]:
-    """An attention function for transformers: return the output, and the weights if requested."""
+    """Attention function for transformers: return the output and, if requested, the weights."""
     receiver = _innermost(module)
     if receiver is None and torch._C._current_graph_task_id() >= 0:
         raise CannotShow(RECOMPUTED)
     name = "another thread's run" if receiver is None else receiver.running.names[module]
     if others.get("dropout") and module.training:
-        raise CannotShow(f"{name} drops out weights at random: call eval(), or set its dropout to 0")
+        raise CannotShow(f"{name} applies dropout to its weights: call eval(), or set its dropout to 0")
     for argument, value_passed in others.items():
         if value_passed is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not support")
@@ -515,7 +515,7 @@ def _attend_and_hand_over(
 def _handed_over(
     receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
 ) -> tuple[RunningLayer, Float[Tensor, "text head query value_dim"] | None]:
-    """Return a layer after changes to its heads, and its output if the consumer or a change computes it."""
+    """Return a layer with its heads changed, and its output if the consumer or a change computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
     running = RunningLayer(name, layer.stack_name, layer.layer, attention)
     patched = patched_layer(module, running, receiver.running)
@@ -525,7 +525,7 @@ def _handed_over(
 
 
 def _mask_numbers(mask: Tensor) -> Tensor:
-    """Return a mask as numbers to add."""
+    """Return a mask as numbers to add to the scores."""
     if isinstance(mask, LazyMask):
         return mask.numbers()
     if mask.dtype != torch.bool:
@@ -540,7 +540,9 @@ AttentionMaskInterface.register(NAME, seen_keys)
 def run_by_interface(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
 ) -> ModelOutput | tuple[Any, ...]:
-    """Return the model's outputs, which have no names in a few models (DPR); each layer goes to `consume`.
+    """Return the model's outputs while `consume` receives each layer.
+
+    In a few models (DPR), they have no names.
 
     Raises CannotShow for arguments that attn does not support, and unless queries and keys are the tokens.
     """
@@ -563,7 +565,7 @@ def uncompiled() -> AbstractContextManager[None]:
 def handing_over(
     model: PreTrainedModel, consume: Consumer, numbering: Numbering
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Pass each layer of the model to `consume` inside the block, whatever runs the model.
+    """Inside the block, pass each layer of the model to `consume`, whatever code runs the model.
 
     Yields a context manager that passes layers to `consume` again inside a nested block of `handing_over`.
     """
@@ -585,7 +587,7 @@ def layers_so_far() -> frozenset[tuple[str, str, int]]:
 
 
 def count_as_run(layers: Iterable[tuple[str, str, int]]) -> None:
-    """Count these layers, which this run skips, before the others, since a module may serve as several."""
+    """Count these skipped layers before the others, since one module may serve as several layers."""
     receiver = _innermost()
     if receiver is not None:
         for stack, kind, number in layers:

@@ -1,4 +1,4 @@
-"""Loading of a model and its tokenizer from a folder, the hub (safetensors, no remote code) or a caller."""
+"""Loading a model and its tokenizer from a folder, the hub (safetensors, no remote code) or a caller."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +82,7 @@ remove_empty_compiler_folder()
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 LOADS = ("auto", "memory", "disk")
-NO_MODEL = "must be a folder's name or a transformers PreTrainedModel"
+NO_MODEL = "must be the name of a folder or a transformers PreTrainedModel"
 
 
 def _what_opens(value: Any) -> Any:
@@ -107,9 +107,9 @@ def open_model(
     opens without the network; with `allow_download` it is looked up on the hub and downloaded.
 
     `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type to compute in, is float32, bfloat16
-    or float16. `load` is memory, or disk, which leaves the weights in their files, and reads and widens them
-    when they are used; auto chooses disk for a large model and, after the first use, keeps widened weights if
-    they fit in half of the free memory.
+    or float16. `load` is memory, disk or auto: disk leaves the weights in their files, and reads and widens
+    them when they are used; auto chooses disk for a large model and, after the first use, keeps widened
+    weights if they fit in half of the free memory.
 
     A loaded transformers model keeps its device and dtype and is left unchanged; pass its tokenizer with it,
     or its processor to read other files. Raises UserError for a model that cannot be opened, and MemoryError
@@ -140,7 +140,7 @@ def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) 
 
 
 def _opened(asked: str) -> Pretrained:
-    """Open a model as `open_model` does, with the model of the last call cached."""
+    """Open a model as `open_model` does, caching the model of the last call."""
     source = _checked_source(asked, allow_download=False)
     pretrained = kept_pretrained(source, allow_download=False, device="auto", with_head=True)
     return replace(pretrained, name=short_name(asked))
@@ -160,7 +160,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 
 
 def source_of(asked: str, tell: Callable[[str], None] | None = None, *, allow_download: bool) -> str:
-    """Return the folder or GGUF file of a model that a user names if it is on this machine, else its hub id.
+    """Return a model's folder or GGUF file if it is on this machine, or else its hub id.
 
     `tell` receives a line about a folder whose weights are pickled.
     """
@@ -192,8 +192,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Return the model in a local folder or GGUF file or, if downloads are allowed, with a hub id.
 
-    Raises UserError if transformers cannot load the model, if it does not fit, or if weights are missing,
-    which would be random. A head with missing weights is left out.
+    Raises UserError if transformers cannot load the model, if it does not fit in memory, or if weights are
+    missing, since transformers would make them random. A head with missing weights is left out.
     """
     where = _device(device)
     path = Path(id_and_revision(model)[0])
@@ -206,7 +206,7 @@ def load_pretrained(
 
 
 def without_weights(model: str, *, allow_download: bool) -> Pretrained:
-    """Return a model built from its config, without weights, and its tokenizer, for reading texts.
+    """Return a model built from its config, without weights, and with its tokenizer, for reading texts.
 
     Raises the same errors as `load_pretrained`.
     """
@@ -248,10 +248,10 @@ def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[s
 
 @contextmanager
 def _loading(dtype: torch.dtype) -> Iterator[None]:
-    """Load one model at a time with transformers, quietly.
+    """Inside the block, load one model with transformers, quietly.
 
-    Nothing may be measured meanwhile, because transformers replaces functions of torch and, if the dtype is
-    not the default, torch's default dtype.
+    No other model may be loaded meanwhile, since transformers replaces functions of torch. No model may be
+    measured if the dtype is not torch's default, since transformers then replaces the default.
     """
     is_default = dtype == torch.get_default_dtype()
     with (
@@ -275,20 +275,20 @@ def _loaded_by_transformers(
 ) -> Pretrained:
     """Load a model with transformers.
 
-    Raises UserError for a model with missing weights, and everything that transformers raises.
+    Raises UserError for a model with missing weights, and any error that transformers raises.
     """
     if not path.exists():
         path = _checked_download(path, options)
     about = _described(path, options)
     config = about.config
-    # Let transformers choose: a file may request a kernel on the hub, or one that is not installed. The
-    # setters reach the configs in it.
+    # Let transformers choose the attention: a file may request a kernel on the hub, or one that is not
+    # installed. The setters also reach nested configs.
     config._attn_implementation = config._experts_implementation = None
     # Some kinds of models cannot run without it (TrOCR).
     head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
     classifier = classifier_class(config) if with_head else None
     head = classifier or head
-    # Eager from the start, since some models choose their parts when they are built.
+    # Attention is eager from the start, since some models choose their parts when they are built.
     options |= {"config": config, "dtype": dtype, "attn_implementation": "eager"}
     with bounded_by_files(path), quiet_warnings():
         loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
@@ -296,11 +296,11 @@ def _loaded_by_transformers(
             head = None
             loaded, wrong = _loaded(AutoModel, path, options, where, stays)
         elif wrong and head is None and (second_class := class_with_head(config)) is not None:
-            # A different model class with the same name and other weights (BLIP for captions).
+            # This may be a different model class with the same name and other weights (BLIP for captions).
             loaded, wrong = _loaded(second_class, path, options, where, stays)
     if wrong:
         raise UserError(
-            f"model: {model}: {len(wrong)} weights are missing or have another shape, such as {wrong[0]}"
+            f"model: {model}: {len(wrong)} weights are missing or have the wrong shape, such as {wrong[0]}"
         )
     name = short_name(model)
     body = model_body(loaded)
@@ -323,7 +323,7 @@ def _loaded_by_transformers(
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
     """Return the checked folder of a cached model that need not be looked up again, or else the name itself.
 
-    For a download, the tokenizer is checked. Raises UserError like `check_model_folder`.
+    The tokenizer of a download is checked. Raises UserError like `check_model_folder`.
     """
     hub_options = {key: options[key] for key in ("revision", "local_files_only")}
     quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
@@ -341,7 +341,7 @@ def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class _Described:
-    """A model without its weights: its config, and its tokenizer or the reason why it has none."""
+    """A model without its weights: the config, and the tokenizer or the reason why there is no tokenizer."""
 
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase | None
@@ -349,7 +349,7 @@ class _Described:
 
 
 def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer of a folder or hub id; None, with a reason, if the model reads only token ids."""
+    """Return the tokenizer of a folder or hub id, or None and a reason if the model reads only token ids."""
     if path.is_dir() and not has_tokenizer(path):
         return None, f"{TOKENIZER} is missing"
     try:
@@ -375,13 +375,13 @@ def _described(path: Path, options: Mapping[str, Any]) -> _Described:
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
-    """Return options for using weights that stay in their files, or None if they are loaded into memory.
+    """Return the use of weights that stay in their files, or None for weights loaded into memory.
 
-    Raises UserError for a model that fits neither way.
+    Raises UserError for a model that cannot be used either way.
     """
     cannot = _why_all_at_once(path)
     if load == "disk" and cannot:
-        raise UserError(f"load: {path.name} cannot stay on disk: {cannot}: use memory")
+        raise UserError(f"load: {path.name} cannot stay on disk, since {cannot}: use memory")
     if load == "disk":
         return Use(device)
     if not path.exists():
@@ -391,17 +391,17 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
         instead = f"{cannot}: use a machine with more memory" if cannot else "use `load` disk"
-        raise UserError(f"model: {path.name}: {sizes}, but only {readable_bytes(free)} are free: {instead}")
+        raise UserError(f"model: {path.name}: {sizes}, but only {readable_bytes(free)} is free: {instead}")
     if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
-    # The workers of a batch, about one per core, share the pages that need no widening.
+    # The workers of a batch, about one per core, share pages that need no widening.
     is_worker = parent_process() is not None
     num_processes = (os.cpu_count() or 1) if is_worker else 1
     return Use(device, keeps=needed * num_processes <= free / 2, maps=is_worker)
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Return the number of free bytes of the machine or of a GPU."""
+    """Return the number of free bytes on the machine or on a GPU."""
     if device.type == "cpu":
         return available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
@@ -409,7 +409,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _why_all_at_once(path: Path) -> str:
-    """Return the reason why a model's weights cannot be read one by one; empty if they can."""
+    """Return the reason why a model's weights cannot be read one by one, or an empty string if they can."""
     if not path.exists():
         return "its size is not known before it is downloaded"
     if path.is_file():
@@ -435,10 +435,10 @@ def _loaded(
     """Return the model in evaluation mode, and the names of its weights that the checkpoint lacks."""
     if use is not None:
         use.is_loading = True
-    how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported on one line
+    how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # for one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
-        # A checked pickle is read by torch.load(weights_only=True), its adapter from safetensors.
+        # A checked pickle is read by torch.load(weights_only=True); its adapter is read from safetensors.
         is_safe = True if not path.is_dir() or pickled_note(path) is None else None
         where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": is_safe}
         folder = path.parent if path.is_file() else path
@@ -451,7 +451,7 @@ def _loaded(
     untrained = () if is_classifier(loaded) else UNTRAINED_PARTS
     missing = [name for name in sorted(info["missing_keys"]) if not any(part in name for part in untrained)]
     if (weights is not None and loaded.can_generate()) or (
-        # Only generative models have it, and only it may have the decoder's first token.
+        # Only generative models have this config, and only it may have the decoder's first token.
         loaded.config.is_encoder_decoder and not loaded.can_generate()
     ):
         with suppress(OSError):
@@ -483,7 +483,7 @@ def model_body(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model without its head, or the model itself if transformers does not declare that part.
 
     A body may wrap another (DPR: an encoder around a BERT, which returns no outputs by name). The part that
-    reads pixels is kept with the part that turns them into tokens.
+    reads pixels is returned with the part that turns them into tokens.
     """
     base = model.base_model
     if base is model or not isinstance(base, PreTrainedModel):
@@ -508,7 +508,7 @@ def check_has_attention(name: str, model: PreTrainedModel) -> None:
 
 
 def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model whose input is neither text nor one of the readings on cards."""
+    """Raise UserError for a model whose input is neither text nor one of the readings that cards declare."""
     kinds = readings()
     if model.main_input_name not in ("input_ids", *(each for kind in kinds.values() for each in kind.inputs)):
         *kinds_before, last = "text", *(f"a {what}" for what in kinds)
@@ -517,7 +517,7 @@ def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
-    """Return the result of load_pretrained, with the last model cached: only the first of many runs loads it.
+    """Return the result of load_pretrained, caching the last model: only the first of many runs loads it.
 
     A folder whose files have changed is loaded again. Only one model is cached, since models may be large.
     """
@@ -525,7 +525,7 @@ def kept_pretrained(model: str, **loading: Any) -> Pretrained:
     paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model on the hub has a version
     files = [file for file in paths if file.is_file()]  # links may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    with one_at_a_time(_kept):  # the first of two threads loads the model for both
+    with one_at_a_time(_kept):  # of two threads, the first loads the model for both
         return _kept(model, state, **loading)
 
 
@@ -536,7 +536,7 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """Prepare a loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
+    """Put a loaded transformers model into evaluation mode; the open `measuring` restores its mode.
 
     `tokenizer` may be a processor, with or without a tokenizer. Raises UserError unless it is a transformers
     model with a supported input and its own tokenizer, and for missing weights.
@@ -548,7 +548,7 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     check_has_attention(name, model)
     check_takes_what_attn_reads(name, model)
     _check_has_numbers(model)
-    # Hooks on the whole model would not run if only its body did.
+    # Hooks on the whole model would not run if only its body ran.
     acts = model._forward_pre_hooks or "forward" in vars(model)
     body = model if acts else model_body(model)
     with tried_again_when_changed(model, body):
@@ -578,11 +578,11 @@ def _processor_parts(processor: Any) -> tuple[PreTrainedTokenizerBase | None, An
 
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
-    """Yield the model for a measurement; a caller's model in its present state, in evaluation mode.
+    """Yield the model for a measurement; a caller's model is in its present state, in evaluation mode.
 
-    A name is opened; of many calls with the same name, the first loads the model. A caller's autocast and
-    inference mode are suspended, since autocast changes numbers and inference mode has no gradients. A model
-    that is already in use stays in use, and so does a model that the caller has in use for all calls
+    If `model` is a name, the model is loaded on the first call and reused by later calls. A caller's autocast
+    and inference mode are suspended, since autocast changes numbers and inference mode has no gradients. A
+    model that is already in use stays in use, and so does a model that the caller has in use for all calls
     (`in_use_for_all`).
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
@@ -608,7 +608,7 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
 def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
     """Reserve the model for measurements in this thread inside the block, and restore it afterwards.
 
-    Messages from transformers, and a caller's autocast and inference mode, are suspended.
+    Messages from transformers are suppressed, and a caller's autocast and inference mode are suspended.
     """
     wants_gradients = torch.is_grad_enabled()
     with (
@@ -626,7 +626,7 @@ def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
 """Names of torch classes whose parameters are split over processes (DeepSpeed's have a `ds_id`)."""
 IN_PARTS = (
-    "model: its weights are split over several processes (FSDP, tensor parallel, ZeRO-3), so that a single "
+    "model: its weights are split over several processes (FSDP, tensor parallel, ZeRO-3), so a single "
     "process cannot run it"
 )
 
@@ -658,7 +658,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Return True if a process has only parts of a model's weights."""
+    """Return True if a model's weights are split over several processes."""
     parts = [*model.modules(), *model.parameters()]
     classes = {name for kind in {*map(type, parts)} for name in (each.__name__ for each in kind.__mro__)}
     return bool(classes & SHARDED) or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -680,7 +680,7 @@ def _kind(model: Any) -> str:
 
 
 def _check_has_numbers(model: PreTrainedModel) -> None:
-    """Raise UserError for weights on the meta device that no accelerate hook loads when needed."""
+    """Raise UserError for weights on the meta device, unless an accelerate hook loads them when needed."""
     offloading: list[str] = []
     for name, module in model.named_modules():
         if hasattr(module, "_hf_hook"):

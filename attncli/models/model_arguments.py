@@ -1,4 +1,4 @@
-"""Arguments of library calls: a model, texts, a prompt or sources, each in plain form or already read."""
+"""Arguments of library calls: models, texts, prompts and sources, each in plain form or already read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -21,7 +21,7 @@ def _model(value: Any) -> Any:
     try:
         return file_name(value)
     except ValueError:
-        instead = "must be a model from open_model, or the name of a model's folder"
+        instead = "must be a model from open_model, or the name of a model folder"
         other = "; for any other module, use record or layers_of" if callable(value) else ""
         raise ValueError(f"{instead} (got {shown(value)}){other}") from None
 

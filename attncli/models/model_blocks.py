@@ -1,4 +1,4 @@
-"""Calls of a model's blocks: runs that begin at a later block, and forwards that are replaced."""
+"""Calls of a model's blocks: runs that begin at a later block, and replaced forwards."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,19 +18,19 @@ Container = Mapping[object, object] | list[object]
 
 @runtime_checkable
 class Forward(Protocol):
-    """The function that a module computes from any inputs."""
+    """A module's function of its inputs."""
 
     def __call__(self, *arguments: object, **named: object) -> object: ...
 
 
 @dataclass
 class ModelBlocks:
-    """The blocks of a model in the order of their calls, and the output of each.
+    """The blocks of a model, in the order of their calls, and the output of each call.
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
     current call, or None between blocks. `leave_notes` is True if a block writes into a dictionary or list
     that is passed to it, as Gemma 3n's blocks leave keys and values for later ones, so that no block may be
-    skipped. Outputs are stored from `first_token` on. If the module `part` is set, only its blocks count.
+    skipped. Outputs are stored from `first_token` on. If `part` is set, only the blocks of that module count.
     """
 
     model: nn.Module
@@ -67,7 +67,7 @@ class ModelBlocks:
         self._containers = []
 
     def keep_lists(self, lists: Collection[str]) -> None:
-        """Drop the calls of modules in other lists, which are not blocks, such as rotary embeddings."""
+        """Drop the calls of modules in other lists, such as rotary embeddings, which are not blocks."""
         names = {module: name for name, module in self.model.named_modules()}
         is_block = [block_list(names[module]) in lists for module in self.calls]
         self.calls = [*compress(self.calls, is_block)]
@@ -106,10 +106,7 @@ class ModelBlocks:
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Forward | Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Replace the forwards of modules inside the block.
-
-    If an instance has its own forward, that is restored.
-    """
+    """Replace the forwards of modules inside the block. An instance's own forward is restored afterwards."""
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         module.forward = forward
@@ -133,19 +130,19 @@ def _differ(now: list[object], before: list[object]) -> bool:
 
 
 def after(start: int, output: object) -> object:
-    """Return the output of a block for the tokens from `start` on."""
+    """Return a block's output for the tokens from `start` on."""
     if isinstance(output, Tensor):
         return output[:, start:].clone() if output.ndim == 3 else output
     return type(output)(after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 def copied(output: object, num_copies: int) -> object:
-    """Return the output of a block for one text, repeated for the copies of that text."""
+    """Return a block's output for one text, repeated for the copies of that text."""
     if isinstance(output, Tensor):
         is_one_text = output.ndim > 1 and len(output) == 1
         return torch.cat([output] * num_copies) if is_one_text else output
     if isinstance(output, Mapping):
-        # Built from a mapping, as transformers' outputs can be; the type Mapping does not declare this.
+        # transformers' outputs can be built from a mapping, which the type Mapping does not declare.
         return type(output)({name: copied(part, num_copies) for name, part in output.items()})  # type: ignore[call-arg]
     if isinstance(output, tuple | list):
         return type(output)(copied(part, num_copies) for part in output)

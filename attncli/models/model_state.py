@@ -1,4 +1,4 @@
-"""A comparable value for a model's state, which changes with its hooks, parts, settings or code."""
+"""A comparable value of a model's state, which changes with its hooks, parts, settings or code."""
 
 import sys
 from types import FunctionType
@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
-    """Return every config in the model, once each: parts may have separate configs, or share one."""
+    """Return every distinct config in the model: parts may have separate configs or share one."""
     configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
@@ -27,7 +27,7 @@ PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtyp
 
 
 MOST_NESTED = 50
-"""Levels of nested lists and dicts that are compared by value; an attribute may contain itself."""
+"""The levels of nested lists and dicts that are compared by value, since an attribute may contain itself."""
 
 
 def _frozen(value: Any, depth: int = 0) -> Any:
@@ -52,7 +52,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
 
 
 def _class_functions(kind: type) -> list[Any]:
-    """Return the functions that instances of a class may run: methods, and functions of their modules."""
+    """Return the functions that instances of a class may run: methods and the functions in their modules."""
     classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
     modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
     functions = (part for owner in (*classes, *modules) for part in vars(owner).copy().values())
@@ -62,7 +62,7 @@ def _class_functions(kind: type) -> list[Any]:
 def comparable_state(model: PreTrainedModel) -> Any:
     """Return a value that changes with the model's hooks, adapters, modes, parts, settings and code.
 
-    The numbers of its parameters do not count.
+    The values of its parameters do not count.
     """
     parts = [*model.modules()]
     global_hooks = [vars(nn.modules.module)[name] for name in GLOBAL_HOOKS]

@@ -1,4 +1,4 @@
-"""Sources of the numbers of weights: tensors in files, read in parts, and converted or processed."""
+"""Sources of the numbers of weights: tensors in files, read in parts, possibly converted or processed."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +19,9 @@ from attncli.models.weight_headers import TensorInFile
 from attncli.system.platforms import read_ahead
 
 CHUNK_NUMBERS = 2**20
-"""The count of numbers that are widened at a time: they stay in a core's cache until they are multiplied."""
+"""The count of numbers widened at a time, which stay in a core's cache until they are multiplied."""
 AHEAD_BYTES = 2**28
-"""The number of bytes that the system reads ahead: more than a disk delivers while they are computed."""
+"""The number of bytes that the system reads ahead: more than a disk delivers during their computation."""
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -38,7 +38,7 @@ DTYPES = {
 
 
 class WeightFile:
-    """A file that is read in parts, and that must not change meanwhile."""
+    """A file that is read in parts and must not change meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,10 +95,10 @@ class NumberSource:
     stored_bytes: int
     """The number of bytes that the whole weight takes in its files."""
     is_read_by_threads = False
-    """True if threads may read different rows at the same time."""
+    """True if several threads may read different rows at the same time."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return the numbers of some rows, along the first axis."""
+        """Return the numbers of some rows (along the first axis)."""
         raise NotImplementedError
 
     def passing(self, start: int, stop: int) -> Tensor:
@@ -110,7 +110,7 @@ class NumberSource:
         return None
 
     def whole(self) -> Tensor:
-        """Return all numbers, in their shape."""
+        """Return all numbers, in the shape of the weight."""
         raise NotImplementedError
 
     def mapped(self) -> Tensor | None:
@@ -118,7 +118,7 @@ class NumberSource:
         return None
 
     def will_be_read(self) -> None:
-        """Prepare for a read: this is called shortly before the numbers are needed."""
+        """Prepare for a read. This is called shortly before the numbers are needed."""
         raise NotImplementedError
 
 
@@ -169,7 +169,7 @@ class InRows(NumberSource):
 
 @dataclass
 class InStrides(NumberSource):
-    """A tensor that was a view when it was saved, such as a transposed one; it is read as a whole."""
+    """A tensor that was saved as a view, such as a transposed tensor; it is read as a whole."""
 
     file: WeightFile
     about: TensorInFile
@@ -218,7 +218,7 @@ class InGguf(NumberSource):
     def whole(self) -> Tensor:
         if len(self.shape) < 2:
             return self._read(self._of_blocks, self.about.begin)
-        # It is done in chunks, so that only the numbers are stored as a whole.
+        # This is done in chunks, so that only the numbers are stored as a whole.
         numbers = torch.empty(self.shape)
         for start, stop in chunks(self):
             numbers[start:stop] = self.rows(start, stop)
@@ -248,7 +248,7 @@ class Cast(NumberSource):
         self.is_read_by_threads = self.source.is_read_by_threads and self.device.type == "cpu"
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # They move in the stored type, since widening on the device is faster than the transfer.
+        # The numbers move in the stored type, since widening on the device is faster than the transfer.
         return self.source.rows(start, stop).to(self.device).to(self.dtype)
 
     def passing(self, start: int, stop: int) -> Tensor:
@@ -315,7 +315,7 @@ _reused_memory = local()
 
 
 def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return memory for data needed only until the next read, since allocating costs more than reading."""
+    """Return memory for data needed only until the next read, since allocation takes longer than reading."""
     size = prod(shape)
     memory: Tensor | None = getattr(_reused_memory, what, None)
     if memory is None or size > len(memory):
@@ -325,7 +325,7 @@ def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
-    """Yield row ranges of a source, with some rows at a time."""
+    """Yield ranges of a source's rows, a few rows each."""
     row = max(1, prod(source.shape[1:]))
     at_a_time = max(1, CHUNK_NUMBERS // row)
     return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])

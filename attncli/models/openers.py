@@ -1,4 +1,4 @@
-"""Openers for files other than text, one for each reading; cards name them."""
+"""Openers for files other than text: one for each reading, named on its card."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from attncli.models.prompts import Prompt
 class FileInput(NamedTuple):
     """A file, and the settings of a question that apply to it.
 
-    `is_cross` is True if one layer of cross-attention is read. A model that generates gets the `question`, in
-    its `chat` template if wanted, and generates at most `max_new_tokens`, or without a limit if that is None.
+    `is_cross` is True if one layer of cross-attention is read. A model that generates gets the `question` (in
+    its chat template if `chat` is True) and generates at most `max_new_tokens` tokens, or without a limit if
+    that is None.
     """
 
     file: str
@@ -26,9 +27,9 @@ class FileInput(NamedTuple):
 
 
 class Opener:
-    """Opens the files of one reading, with a method for each way in which questions use them.
+    """Opens the files of one reading, with one method for each use of a file.
 
-    Each method raises UserError for a file or a model that does not support that use.
+    Each method raises UserError for a file or a model that does not support the use.
     """
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
@@ -48,11 +49,11 @@ class Opener:
         raise UserError(f"model: {pretrained.name} generates text only from text")
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
-        """Return the model, or the part of it that reads many files, each with this text."""
+        """Return the model, or the part of the model that reads many files, each with this text."""
         return pretrained
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """Return the cross-attention layer and head published as the best one, or None if there is none."""
+        """Return the cross-attention layer and head published as the best, or None if none was published."""
         return None
 
 

@@ -1,7 +1,7 @@
-"""Texts with common beginnings, read together so that each of their shared tokens is read once.
+"""Texts with common beginnings, read together so that each shared token is read only once.
 
-The tokens in which they differ form one row, a pack, after the keys of a text that was read as a whole. A
-token sees the tokens before it in its own text, which the attention here enforces, and has its position in
+The tokens in which the texts differ form one row, a pack, after the keys of a text that was read as a whole.
+A token sees the tokens before it in its own text, which the attention here enforces, and has its position in
 that text, as in the tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text
 consists of its tokens and their positions, (2, token).
 """
@@ -21,7 +21,7 @@ from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.models.layers import CapturedLayer
 
 PACKED_TOKENS = 256
-"""The most tokens in a pack: matrix products with more rows gain little, and its mask has this many rows."""
+"""The most tokens in a pack: matrix products with more rows gain little, and the mask has this many rows."""
 
 
 def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
@@ -33,9 +33,9 @@ def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
 
 @dataclass
 class Pack:
-    """Tokens read in one row after `num_before` keys, and the columns that hold each text's tokens.
+    """Tokens read in one row after `num_before` keys, and the columns of each text's tokens in it.
 
-    `before` are the columns of the previous pack's keys that are kept after the keys of the whole text.
+    `before` holds the columns of the previous pack's keys that are kept after the keys of the whole text.
     """
 
     before: Int[Tensor, " key"]
@@ -51,7 +51,7 @@ class Pack:
         return len(self.before)
 
     def add(self, text: Int[Tensor, "2 token"], columns: Int[Tensor, " shared"]) -> None:
-        """Append the tokens of a text, except the first ones, which are already in these columns."""
+        """Append the tokens of a text, except its first tokens, which are already in these columns."""
         start, shared = self.num_before + len(self.ids), len(columns)
         ids, positions = text[:, shared:].tolist()
         self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids))]))
@@ -64,7 +64,7 @@ class Pack:
         return torch.cat([self.positions_before, torch.tensor(self.positions)])
 
     def sees(self) -> Bool[Tensor, "query key"]:
-        """True where a token sees a key: the token itself and the tokens before it in its text."""
+        """True where a token sees a key, that is, the token itself and the tokens before it in its text."""
         seen = torch.zeros(len(self.ids), self.num_before + len(self.ids), dtype=torch.bool)
         for columns, start in zip(self.texts, self.starts, strict=True):
             rows = columns[start:] - self.num_before
@@ -91,7 +91,7 @@ def packs(
             columns = last_columns[:with_last]
         if pack.ids and len(pack.ids) + text.shape[1] - len(columns) > PACKED_TOKENS:
             yield pack
-            # Of this pack's keys, only those at the beginning of the next text are kept.
+            # Of this pack's keys, only those that begin the next text are kept.
             extra = columns[columns >= len(all_columns)]
             positions = pack.key_positions()[extra]
             pack = Pack(torch.cat([all_columns, extra]), torch.cat([whole[1], positions]))
@@ -104,7 +104,7 @@ def packs(
 
 
 def select_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCache:
-    """Return these keys and values of a cache, which is not changed."""
+    """Return a cache with only these keys and values; the given cache is not changed."""
     selected = copy(cache)
     selected.layers = [copy(layer) for layer in cache.layers]
     for layer in selected.layers:
@@ -115,7 +115,7 @@ def select_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCac
 
 
 class PackedAttention:
-    """The attention of a pack's tokens, regardless of the model's mask for one row.
+    """The attention of a pack's tokens, which ignores the mask that the model makes for one row.
 
     `is_supported` becomes False, and the results are invalid, if a layer has any rule other than causality
     and a window.

@@ -1,7 +1,7 @@
-"""Replacement of the parts of heads in a running model: query, key, value, weights, output, input of W_O.
+"""Replacement of parts of heads in a running model: query, key, value, weights, output or input of W_O.
 
-Inside `patches_open`, changes apply to every run of the model in this thread, whether the caller or attn runs
-it. Measurements that leave heads out or swap them (`ablate`) open additional patches beneath those of the
+Inside `patches_open`, changes apply to every run of the model in this thread, whether by the caller or by
+attn. Measurements that leave heads out or swap them (`ablate`) open additional patches beneath those of the
 caller.
 """
 
@@ -35,8 +35,8 @@ PARTS: tuple[HeadPart, ...] = get_args(HeadPart)
 class RunningLayer:
     """The attention of a layer in one run, with the replacements so far.
 
-    Later parts are computed on demand. `gated` is the input of W_O: the output after the model's gate or
-    norm, or None until W_O reads it.
+    Later parts are computed on demand. `gated` is the input of W_O, that is, the output after the model's
+    gate or norm; it is None until W_O reads it.
     """
 
     def __init__(self, module: str, stack: str, layer: int, attention: AttentionLayer) -> None:
@@ -55,20 +55,20 @@ class RunningLayer:
         return attention_output(self.attention)
 
     def part(self, name: HeadPart) -> Float[Tensor, "text head token _"]:
-        """Return a part of all heads, with keys and values repeated for the heads that share them."""
+        """Return one part of all heads, with keys and values repeated for the heads that share them."""
         if name == "pattern":
             return self.weights
         if name == "output":
             return self.output
         if name == "gated":
             if self.gated is None:
-                raise UserError("part: gated exists only at W_O: use it only in a change of `gated`")
+                raise UserError("part: gated is available only at W_O: use it only in a change of `gated`")
             return self.gated
         part: Tensor = getattr(self.attention, name)
         return part
 
     def apply(self, change: "LayerChange") -> None:
-        """Replace a part, and discard results computed from the earlier one."""
+        """Replace a part, and discard results computed from the original part."""
         part, heads, new = change.part, change.heads, change.change(self)
         if part == "query":
             self._attend(replace(self.attention, query=self._with_heads(part, heads, new)))
@@ -115,8 +115,8 @@ class LayerChange(NamedTuple):
 class Patches:
     """Replacements in the heads of a model that has these modules; `layer_changes` returns a layer's changes.
 
-    If the changes are a caller's, `replaced` holds the changed parts of each named head; `key` is the setting
-    that has the names.
+    For a caller's changes, `replaced` holds the changed parts of each named head, and `key` is the setting
+    that contains the names.
     """
 
     modules: frozenset[nn.Module]
@@ -130,7 +130,7 @@ Payload = TypeVar("Payload")
 
 @dataclass(eq=False)
 class _Opening(Generic[Payload]):
-    """An item, its number in the order in which items were opened, and its place in the nesting."""
+    """An item, its number in the order of opening, and its place in the nesting."""
 
     item: Payload
     number: int
@@ -141,8 +141,8 @@ class _Opening(Generic[Payload]):
 class OpenItems(Generic[Payload]):
     """Items that callers have opened for current runs.
 
-    They apply in the same context, whatever the thread, and in the same thread, whatever the context: cells
-    of some notebooks and parts of a test run in different contexts.
+    They apply in the same context in any thread, and in the same thread in any context, since the cells of
+    some notebooks and the parts of a test run in different contexts.
     """
 
     def __init__(self, name: str) -> None:
@@ -156,7 +156,7 @@ class OpenItems(Generic[Payload]):
         return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
 
     def in_context(self) -> Iterator[Payload]:
-        """Return the items opened in this context, not in another task of this thread."""
+        """Return the items opened in this context, without those of other tasks in this thread."""
         return self._visible({*self._in_context.get()})
 
     def _visible(self, openings: set[_Opening[Payload]]) -> Iterator[Payload]:
@@ -167,7 +167,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def opened(self, *items: Payload, beneath: bool = False) -> Iterator[None]:
-        """Add the items inside the block, as the innermost or, with `beneath`, as the outermost items."""
+        """Inside the block, add the items as the innermost or, with `beneath`, as the outermost items."""
         numbers = [next(self._numbers) for _ in items]
         places = [-number for number in reversed(numbers)] if beneath else numbers
         openings = [_Opening(*each) for each in zip(items, numbers, places, strict=True)]
@@ -177,7 +177,8 @@ class OpenItems(Generic[Payload]):
         try:
             yield
         finally:
-            # By identity, since another context or thread may have opened it, or may end in another order.
+            # Compare by identity: another context or thread may have opened it, or may end in a different
+            # order.
             for opening in openings:
                 opening.is_open = False
                 in_thread.remove(opening)
@@ -199,20 +200,20 @@ _patches = OpenItems[Patches]("patches")
 
 @contextmanager
 def patches_open(*patches: Patches, beneath: bool = False) -> Iterator[None]:
-    """Change these heads in this thread inside the block, after existing changes or `beneath` them."""
+    """Inside the block, change these heads in this thread, after existing changes or `beneath` them."""
     with _patches.opened(*patches, beneath=beneath):
         yield
 
 
 @contextmanager
 def without_patches() -> Iterator[None]:
-    """Suspend all changes inside the block, to find out how the unchanged model computes its attention."""
+    """Inside the block, suspend all changes, to find out how the unchanged model computes its attention."""
     with _patches.none():
         yield
 
 
 def are_in_force(patches: Patches) -> bool:
-    """Return True if these changes apply to current runs."""
+    """Return True if these changes apply to current runs of the model."""
     return any(each is patches for each in _patches)
 
 
@@ -222,14 +223,14 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def refuse_changes(model: nn.Module, why: str) -> None:
-    """Raise UserError, at the setting that names heads, if heads are changed in this thread."""
+    """Raise UserError, at the setting with the head names, if heads are changed in this thread."""
     for patches in _patches:
         if model in patches.modules:
             raise UserError(f"{patches.key}: {why}")
 
 
 def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) -> None:
-    """Raise UserError, with the consequence in `what`, if this thread replaces such a part of a head."""
+    """Raise UserError if this thread replaces one of these parts of a head; `what` states the consequence."""
     for patches in _patches:
         for name, replaced in patches.replaced.items():
             for part in parts:
@@ -240,7 +241,7 @@ def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) ->
 class PatchedLayer(NamedTuple):
     """A layer with changed heads: its attention for measurements, and a function that returns its output.
 
-    Replaced weights need not come from any query and key, which is why they are passed on as weights.
+    Replaced weights are passed on as weights, since they need not come from any query and key.
     """
 
     attention: AttentionLayer | GivenWeights
@@ -297,7 +298,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
 
 
 def _change_gated(layer: RunningLayer, changes: Sequence[LayerChange], running: NamedModel) -> None:
-    """Change the input of W_O in this call, or the output before any norm if W_O is unknown."""
+    """Change the input of W_O in this call or, if W_O is unknown, the output before any norm."""
     num_texts, num_heads = layer.attention.shape[:2]
     value_dim = layer.attention.value.shape[-1]
 
@@ -328,9 +329,9 @@ def reading_changed(
         [Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token value_dim"]
     ],
 ) -> RemovableHandle:
-    """Let W_O read the heads after `change`, in this thread's runs, until the hook is removed.
+    """Let W_O read the heads after `change` in this thread's runs, until the hook is removed.
 
-    `sizes` are the number of texts, the number of heads, and the size of a head.
+    `sizes` contains the number of texts, the number of heads, and the size of a head.
     """
     num_texts, num_heads, value_dim = sizes
 
@@ -345,9 +346,9 @@ def reading_changed(
 class PatchedHead:
     """A head in one run of a model, with the replacements so far.
 
-    Queries and keys are rotated if positions rotate them. While a model generates with its cache, there is
-    one query, with the keys of all tokens so far. All tensors are copies: writing into one changes nothing
-    unless it is returned.
+    Queries and keys include the rotation by their positions, if any. While a model generates with its cache,
+    there is one query, with the keys of all tokens so far. All tensors are copies: writing into one changes
+    nothing unless it is returned.
     """
 
     stack: str
@@ -388,7 +389,7 @@ class PatchedHead:
 
     @cached_property
     def gated(self) -> Float[Tensor, "text query value_dim"]:
-        """The input of W_O: the output, after gates and norms if the model has them.
+        """The input of W_O: the output after the model's gates and norms, if any.
 
         Raises UserError except in a change of this part, since it is computed last.
         """
@@ -396,15 +397,15 @@ class PatchedHead:
 
 
 PartChange = Callable[[PatchedHead], Tensor]
-"""Takes a head and returns the replacement for one of its parts, in the same shape."""
+"""A function that takes a head and returns a replacement, in the same shape, for one of its parts."""
 Changes = Mapping[HeadPart, PartChange]
 
 
 @dataclass
 class NamedChanges:
-    """Changes by head, named `5:11` or `decoder:5:11`, and by part.
+    """Changes by head (`5:11` or `decoder:5:11`) and by part.
 
-    `met` holds the places of the layers that ran, as stack and layer.
+    `met` holds the stack and number of each layer that ran.
     """
 
     changes: Mapping[str, Changes]
@@ -429,7 +430,7 @@ class NamedChanges:
         ]
 
     def patches(self, *models: nn.Module) -> Patches:
-        """Return the patches of a model, whichever of these modules runs it."""
+        """Return the patches of a model that any of these modules may run."""
         modules = frozenset(module for model in models for module in model.modules())
         return Patches(
             modules, self.layer_changes, {name: [*changes] for name, changes in self.changes.items()}
@@ -437,7 +438,7 @@ class NamedChanges:
 
 
 def _replaced_part(part: HeadPart, changes: Mapping[int, PartChange], layer: RunningLayer) -> Tensor:
-    """Return one part of several heads from their changes, stacked. Raises UserError for a wrong shape."""
+    """Return the changed part of several heads, stacked. Raises UserError for a wrong shape."""
     attention, replacements = layer.attention, list[Tensor]()
     num_texts, _, num_queries, num_keys = attention.shape
     shapes: dict[HeadPart, tuple[int, ...]] = {

@@ -1,7 +1,7 @@
 """Tensors in files of torch.save, located by torch.load(weights_only=True) in a limited child process.
 
-The child maps the file into memory, so that it reads no numbers; it reports where the numbers of each tensor
-are, and the parent reads them there. If a file makes its reader hang or crash, only the child ends.
+The child maps the file into memory without reading any numbers and reports the location of each tensor's
+numbers, where the parent reads them. If a file makes its reader hang or crash, only the child ends.
 """
 
 import json
@@ -25,9 +25,9 @@ from attncli.system.files import MEBIBYTE, open_file
 MOST_OBJECTS, MOST_DEPTH = 1_000_000, 64
 """The most objects in lists, tuples and dicts, and the deepest nesting: a small file may repeat an object."""
 MOST_SECONDS, SECONDS_PER_MEBIBYTE, LONGEST_SECONDS = 5.0, 0.6, 60.0
-"""The child's processor time; a small tensor takes 0.1 ms and 320 bytes of the file."""
+"""Limits on the child's processor time: a small tensor takes 0.1 ms, and 320 bytes of the file."""
 MOST_SHARED = 16
-"""The most bytes of tensors per byte of a file; tied weights share bytes."""
+"""The most bytes of tensors per byte of a file, since tied weights share bytes."""
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 """The first bytes of files that torch.save wrote before torch 1.6."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
@@ -38,7 +38,7 @@ SAVE_ANEW = 'convert it with torch.save(torch.load(FILE, map_location="cpu", wei
 
 
 class PickledArrays(NamedTuple):
-    """Tensors in lists, tuples and dicts, by their place (`attentions.0`), and `tokens` from a dict."""
+    """Tensors in lists, tuples and dicts, by place (`attentions.0`), and the entry `tokens` of a dict."""
 
     tensors: dict[str, TensorInFile]
     tokens: tuple[str, ...]
@@ -47,7 +47,7 @@ class PickledArrays(NamedTuple):
 def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
     """Return the tensors of a state dict saved by torch.save.
 
-    Raises UserError for any other file, or a damaged one.
+    Raises UserError for any other file and for a damaged file.
     """
     try:
         return dict(_pickled(path, _state(path), of_state_dict=True).tensors)
@@ -58,7 +58,7 @@ def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
 def pickled_arrays(path: Path) -> PickledArrays:
     """Return the tensors of a tuple, list or dict saved by torch.save, such as a model's attentions.
 
-    Raises UserError for any other file, or a damaged one.
+    Raises UserError for any other file and for a damaged file.
     """
     try:
         return _pickled(path, _state(path), of_state_dict=False)
@@ -75,7 +75,8 @@ def _state(path: Path) -> tuple[int, int]:
 def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> PickledArrays:
     """Describe the tensors in a file.
 
-    Raises ValueError, with the error line that follows the file's name, unless torch.load can read the file.
+    If torch.load cannot read the file, raises ValueError with the part of the error line that follows the
+    file's name.
     """
     try:
         with open_file(path) as file:
@@ -112,7 +113,7 @@ class _Refused(ValueError):
 
 
 def _described(path: Path, instead: str, of_state_dict: bool) -> str:
-    """Return the tensors as JSON: name, type, shape, first byte, and strides unless contiguous.
+    """Return the tensors as JSON: name, type, shape, first byte and, unless contiguous, strides.
 
     Raises ValueError, with the reason, for a refused file.
     """
@@ -181,13 +182,13 @@ def _state_dict_tensors(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(value, torch.Tensor):
             if not isinstance(name, str):
                 raise _Refused(
-                    f"has a tensor with the key {name!r:.60}, which must be text: {SAVE_STATE_DICT}"
+                    f"has a tensor with the key {name!r:.60}, which must be a string: {SAVE_STATE_DICT}"
                 )
             yield name, value
 
 
 def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return the tensors in lists, tuples and dicts, by their place."""
+    """Return the tensors in lists, tuples and dicts, by place."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), loaded)]
     num_objects = 0
     while waiting:
@@ -204,7 +205,7 @@ def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfile.ZipInfo]) -> list[Any]:
-    """Return the type, shape, first byte and strides of a tensor; no strides if it is contiguous."""
+    """Return the type, shape, first byte and strides of a tensor, with None for contiguous strides."""
     has = f"has {name:.100}, of" if name else "has a tensor of"
     kind = KINDS.get(tensor.dtype)
     is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
@@ -217,7 +218,7 @@ def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfi
     storage = tensor.untyped_storage()
     if tensor.nbytes > storage.nbytes():
         has = f"has {name:.100}" if name else "has a tensor"
-        raise _Refused(f"{has} expanded from fewer numbers: call .contiguous() before saving it")
+        raise _Refused(f"{has} that was expanded from fewer numbers: call .contiguous() before saving it")
     begin = storage.data_ptr() - first_byte if tensor.numel() else 0
     part = parts[bisect_right(parts, begin, key=lambda part: part.header_offset) - 1]
     if tensor.numel() and storage.nbytes() > part.file_size:

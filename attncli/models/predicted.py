@@ -1,4 +1,4 @@
-"""Predictions for a text (its tokens, its masked tokens, or an answer after it), and a needle."""
+"""The predictions for a text (its tokens, its masked tokens, or an answer after it), and a needle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,6 +13,7 @@ from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Read
 from attncli.models.reading_text import tokens_of_text
 from attncli.models.targets import Target
 from attncli.models.token_names import checked_position
+from attncli.system.plain_text import counted
 
 MASKED_SHARE = 0.15
 """The share of masked tokens, as in BERT's training: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -21,11 +22,11 @@ NO_PLACES = torch.empty(0, dtype=torch.long)
 
 @dataclass(frozen=True)
 class Predicted(Reading):
-    """A reading with the places of its predictions, and the target token of each.
+    """A reading, with the places of its predictions and the target token of each.
 
-    A model without a head makes no predictions. If there is an `answer`, it is the only token predicted.
-    `other` is another prompt with as many tokens, whose head outputs may be swapped in: at all tokens, or at
-    the position `token`.
+    A model without a head makes no predictions. If `answer` is set, it is the only predicted token. `other`
+    is another prompt with as many tokens, whose head outputs may be swapped in: at all tokens, or at the
+    position `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -56,7 +57,7 @@ def predicted_reading(
     tokens is masked. With an answer, only the answer is predicted, after the text or at its mask.
     """
     if against is not None and answer is None and pretrained.predicts is not None:
-        raise UserError("against: needs `answer`, which it is compared with")
+        raise UserError("against: needs `answer`, the token that it is compared with")
     if answer is not None:
         return _with_answer(reading, pretrained, answer, against, key)
     if pretrained.predicts is None:
@@ -79,7 +80,10 @@ def _predicted(
 
 
 def _without_predictions(reading: Reading, name: str) -> Predicted:
-    """Return a reading for a model without a head. Raises UserError if its runs could not be compared."""
+    """Return a reading for a model without a head.
+
+    Raises UserError if the model's runs could not be compared.
+    """
     if reading.origin is not None and not reading.part:
         reading.origin.check_lacks_heads(name, reading.shapes)
     return _predicted(reading)
@@ -88,20 +92,22 @@ def _without_predictions(reading: Reading, name: str) -> Predicted:
 def _with_answer(
     reading: Reading, pretrained: Pretrained, answer: GivenAnswer, against: GivenAnswer | None, key: str
 ) -> Predicted:
-    """Return predictions of a one-token answer as the only target.
+    """Return predictions with a one-token answer as the only target.
 
-    Raises UserError if the answer has no place, or is not one token.
+    Raises UserError if the answer has no place or is not one token.
     """
     name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
     if pretrained.predicts is None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
     mask = pretrained.tokenizer.mask_token_id
     if not is_next and mask is None:
-        raise UserError(f"answer: the tokenizer of {name} has no mask token for an answer to replace")
+        raise UserError(f"answer: the tokenizer of {name} has no mask token, which the answer would replace")
     place = torch.tensor([len(ids) - 1]) if is_next else (ids == mask).nonzero().flatten()
     if len(place) != 1:
         token = pretrained.tokenizer.mask_token
-        raise UserError(f"{key}: must contain one {token}, which the answer replaces (got {len(place)})")
+        raise UserError(
+            f"{key}: must contain exactly one {token}, which the answer replaces (got {len(place)})"
+        )
     target = one_token_each(
         pretrained,
         {"answer": answer} | ({} if against is None else {"against": against}),
@@ -118,9 +124,9 @@ def check_num_tokens(count: int, least: int, key: str) -> None:
 
 
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
-    """Predict every token but the first, or every token after those before a decoder's generated words.
+    """Predict every token but the first or, for a decoder's generated words, every token of these.
 
-    For the repeated probe, these are the tokens of the second copy without its first one.
+    For the repeated probe, predict the tokens of the second copy without its first one.
     """
     ids, repeated = reading.text.ids, reading.repeat
     first = max(1, reading.num_before) if repeated is None else len(ids) - repeated + 1
@@ -144,7 +150,7 @@ def predicted_pair(
     token: int | None = None,
     key: str = "text",
 ) -> Predicted:
-    """Return the predictions for a prompt, where heads are given their outputs on another prompt.
+    """Return the predictions for a prompt in which heads get their outputs on another prompt.
 
     The outputs are swapped at all tokens, or at the position `token`. Encoders have the same tokens masked in
     both. Raises UserError if the prompts differ in length, and whenever `predicted_reading` does.
@@ -166,7 +172,10 @@ def predicted_of(
     against: GivenAnswer | None = None,
     token: int | None = None,
 ) -> Predicted:
-    """Return the predictions for a prompt, with another prompt if passed; a Predicted is returned as is."""
+    """Return the predictions for a prompt, with another prompt if one is passed.
+
+    A Predicted is returned unchanged.
+    """
     if isinstance(reading, Predicted):
         return reading
     if other is None:
@@ -179,41 +188,41 @@ def check_answers_alike(readings: Sequence[Reading]) -> None:
     """Raise UserError if only some of the texts have an answer, an `against`, or a token to swap at."""
     predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
     if len({each and each.answer and each.answer.against is None for each in predicted}) > 1:
-        raise UserError("texts: answer and against must be in every line or in none")
+        raise UserError("texts: answer and against must be on every line or on none")
     if len({each and each.token is None for each in predicted}) > 1:
-        raise UserError("texts: token must be in every line or in none")
+        raise UserError("texts: token must be on every line or on none")
 
 
 def check_swap(
     method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
 ) -> None:
-    """Raise UserError if settings of a swap between two prompts are incomplete, or used without a swap."""
+    """Raise UserError if the settings of a swap between two prompts are incomplete or used without a swap."""
     if method != "swap":
         for key, value in {"other": num_others, "token": token, "into": into}.items():
             if value is not None:
                 raise UserError(f"{key}: needs method swap (got {method})")
     elif num_others is None:
-        raise UserError("other: is required with method swap: another prompt")
+        raise UserError("other: must be another prompt for method swap (got none)")
     elif num_others != num_texts:
-        raise UserError(f"other: must have one prompt per text, {num_texts} (got {num_others})")
+        raise UserError(f"other: must have {counted(num_texts, 'prompt')}, one per text (got {num_others})")
 
 
 def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:
-    """Return a prompt with another one whose head outputs are swapped in.
+    """Return a prompt with the prompt whose head outputs are swapped in.
 
     Raises UserError if the lengths differ.
     """
     counts = len(reading.text.ids), len(other.text.ids)
     if counts[0] != counts[1]:
-        raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
-    if reading.answer is not None:  # both are followed by the same tokens
+        raise UserError(f"other: must have {counts[0]} tokens, as many as the text (got {counts[1]})")
+    if reading.answer is not None:  # both prompts are followed by the same tokens
         other = replace(other, targets=reading.targets, answer=reading.answer)
     token = None if token is None else checked_position(token, counts[0], "token")
     return replace(reading, other=other, token=token)
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
-    """Mask some of the tokens that are not special, but at least one."""
+    """Mask some of the tokens that are not special, and at least one of them."""
     ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
     if mask is None:
         raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")
@@ -233,10 +242,10 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
 
 @dataclass(frozen=True)
 class Judged(Predicted):
-    """A reading with predictions; `needle` holds the indices of those that predict the needle.
+    """A reading with predictions; `needle` holds the indices of the predictions of the needle.
 
-    In a longer text, it is the part from the token `offset` on. `key` is the setting or argument that has the
-    text.
+    If the reading is part of a longer text, it begins at the token `offset`. `key` is the setting or argument
+    with the text.
     """
 
     needle: tuple[int, ...] = ()
@@ -244,7 +253,7 @@ class Judged(Predicted):
     key: str = "text"
 
     def needle_positions(self) -> list[int]:
-        """The positions of the predictions of the needle, each one before a token of the needle."""
+        """The positions at which the needle is predicted, each directly before a token of the needle."""
         return [int(self.places[number]) for number in self.needle]
 
 
@@ -259,9 +268,9 @@ def read_judged(
 ) -> Judged:
     """Read a text whose tokens are predicted from earlier ones; the last needle is judged separately.
 
-    A needle that occurs once in the text is appended to it, as the answer that the text asks for. With
-    `every`, the text may be longer than the model reads. Raises UserError, with `key` in the message, for a
-    text that the model cannot read, and for a missing needle.
+    A needle that occurs only once is appended to the text, as the answer that the text asks for. With
+    `every`, the text may be longer than the model can read. Raises UserError, with `key` in the message, for
+    a text that the model cannot read, and for a missing needle.
     """
     if needle is not None:
         text = _ending_in(text, needle, pretrained)
@@ -292,7 +301,7 @@ def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
     if not count or not needle.strip():
         raise UserError(f"needle: must occur verbatim in the text (got {needle:.60})")
     if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
-        raise UserError("needle: must be only a part of the text, which asks for it")
+        raise UserError("needle: must be only part of the text, whose end asks for it")
     if count > 1:
         return text
     blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "

@@ -1,4 +1,4 @@
-"""A pretrained model and its tokenizer: the tokens and words of texts, the head that predicts, and inputs."""
+"""A pretrained model and its tokenizer: tokens and words of texts, the prediction head, and inputs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,26 +39,26 @@ from attncli.records.report import Picture
 from attncli.records.token_ids import TokenIds
 
 FIRST_WORD_ID = 2**32
-"""A number larger than every id of a vocabulary."""
+"""A number larger than any id of a vocabulary."""
 GRID_INPUT = "hidden_states"
-"""The input of a model part that reads a grid row by row."""
+"""The name of the input of a model part that reads a grid row by row."""
 
 
 ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
-"""The roles of special tokens in a model's settings: `cls_token_id`."""
+"""The roles of special tokens in a model's settings, as in `cls_token_id`."""
 CLS = "[CLS]"
 """The name of the token that stands for the whole input."""
 
 
 @dataclass(frozen=True)
 class ModelText:
-    """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
+    """The tokens of a text as a model reads it, including special tokens: vocabulary names and ids.
 
-    `left_out` is the number of tokens that are cut off because the model cannot read more: the last ones of
-    the text, or the first ones if its tokenizer cuts there. `words` are the words of the tokens and `spans`
-    the characters of each token, if requested. `is_merged` is True if the tokens are already words, and
-    `is_labelled` if they are labels that came with the ids. `origin` has the places of tokens that are not
-    text; each of them has a different id. `unknown` are the words that the vocabulary lacks.
+    `left_out` is the number of tokens that are cut off because the model cannot read more: the last tokens of
+    the text, or the first ones if its tokenizer cuts there. If requested, `words` holds the words of the
+    tokens and `spans` the characters of each token. `is_merged` is True if the tokens are already words, and
+    `is_labelled` is True if they are labels that came with the ids. `origin` holds the places of tokens that
+    are not text; each of these has a different id. `unknown` holds the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -75,8 +75,8 @@ class ModelText:
     def in_words(self) -> "ModelText":
         """The text with words instead of tokens, if words were requested.
 
-        Equal words, whether in this text or in texts with the same tokens, share an id: a token's id if one
-        token is the word.
+        Equal words, in this text or in texts with the same tokens, share an id, which is the token's id if
+        the word is a single token.
         """
         if self.words is None:
             return self
@@ -94,11 +94,12 @@ class ModelText:
 
 @dataclass(frozen=True)
 class Reading:
-    """A model's input; if the model has an encoder and a decoder, the context goes to the encoder.
+    """A model's input; if the model has an encoder and a decoder, the encoder reads the context.
 
-    `repeat` is |r| if the text is the repeated probe. `inputs` are arguments of the model's forward other
-    than ids, such as pixels; in that case, only layers of the model's `part` see the tokens, or all layers if
-    it is empty. `num_before` is the number of tokens in the text before the words that a decoder generates.
+    `repeat` is the length of r if the text is the repeated probe. `inputs` are arguments of the model's
+    forward other than ids, such as pixels; in that case, only layers of the model's `part` see the tokens, or
+    all layers if `part` is empty. `num_before` is the number of tokens in the text before the words that a
+    decoder generates.
     """
 
     text: ModelText
@@ -120,17 +121,17 @@ class Reading:
 
     @property
     def is_alone(self) -> bool:
-        """True if it cannot share a batch, as the input of a grid read row by row has no axis of texts."""
+        """True if it cannot share a batch: the input of a grid that is read row by row has no text axis."""
         return GRID_INPUT in (self.inputs or {})
 
     @property
     def origin(self) -> Origin | None:
-        """The origin of the text, or else of the context; None for plain text."""
+        """The origin of the text or else of the context, or None for plain text."""
         return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
     def on_grid(self) -> bool:
-        """True if the tokens of the text, or else of the context, lie on a grid."""
+        """True if the tokens of the text (or else of the context) lie on a grid."""
         return self.origin is not None and self.origin.kind.on_grid
 
     def drawn(self) -> tuple[Picture, ...]:
@@ -157,7 +158,7 @@ class Reading:
         return self.text.unknown + (() if self.context is None else self.context.unknown)
 
     def left_out_notes(self) -> list[str]:
-        """Return notes on tokens cut off, on words that the vocabulary lacks, and on how a file was read."""
+        """Return notes on cut-off tokens, on words that the vocabulary lacks, and on how a file was read."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"The {text.left_out_side} {text.left_out} tokens of the {name} are left out: "
@@ -172,13 +173,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
+    """A model in evaluation mode, without its head (attention needs no logits), and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, if requested and present; `classifier` is an
-    encoder with its classification head. `lent` is a caller's model, which is measured in its present state
-    and left unchanged. `source` is its folder, whose processor reads anything but text, or that processor
-    itself. `is_in_use` is True if the caller guarantees that only this thread uses the model. `no_tokenizer`
-    is the reason why its tokenizer could not be opened.
+    `with_head` is the model with the head that predicts tokens, if that was requested and is present;
+    `classifier` is an encoder with its classification head. `lent` is a caller's model, which is measured in
+    its present state and left unchanged. `source` is the model's folder, whose processor reads files other
+    than text, or that processor itself. `is_in_use` is True if the caller guarantees that only this thread
+    uses the model. `no_tokenizer` is the reason why its tokenizer could not be opened.
     """
 
     name: str
@@ -206,7 +207,7 @@ class Pretrained:
 
     @property
     def _takes_no_text(self) -> str:
-        """Return the error for a model whose main input is not text, with the setting for that input."""
+        """Return the error for a model whose main input is not text, naming the setting for that input."""
         takes = self.model.main_input_name
         fitting = ((what, kind.setting) for what, kind in readings().items() if takes in kind.inputs)
         instead = next((f": pass a {what} with `{setting}`" for what, setting in fitting), "")
@@ -229,7 +230,7 @@ class Pretrained:
         return self._names_without_head.get(name, name)
 
     def name_in_whole(self, name: str) -> str:
-        """Return the name of a module of `model` in the model with its head, even if that is not loaded."""
+        """Return a module's name in the model with its head, even if that model is not loaded."""
         if self._names_without_head:
             return next(whole for whole, part in self._names_without_head.items() if part == name)
         kind, prefix = type(self.model).__name__, self.model.base_model_prefix
@@ -243,23 +244,23 @@ class Pretrained:
 
     @cached_property
     def unshown_layers(self) -> str:
-        """A sentence on the layers that have no weights; empty if all layers have weights."""
+        """A sentence on the layers that have no weights, or an empty string if all layers have weights."""
         return unshown_layers(self.model)
 
     def layer_mixer(self, layer: int) -> str | None:
-        """Return the mechanism that mixes the tokens of a layer without attention; None for other layers."""
+        """Return the mechanism that mixes tokens in a layer without attention, or None for other layers."""
         mixed, _ = layers_without_softmax(self.model)
         mixers = (mixer for (mixer, is_beside), layers in mixed.items() if layer in layers and not is_beside)
         return next(mixers, None)
 
     @property
     def has_decoder(self) -> bool:
-        """True if the model has an encoder and a decoder, and therefore reads two texts."""
+        """True if the model has an encoder and a decoder and therefore reads two texts."""
         return has_two_stacks(self.model)
 
     @property
     def num_layers(self) -> int:
-        """Return the number of layers in a stack, from the model's config, or 1 if the config has none."""
+        """Return the number of layers in a stack, from the model's config, or 1 if that does not have it."""
         layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
         return layers if isinstance(layers, int) else 1
 
@@ -274,7 +275,7 @@ class Pretrained:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The ids of tokens with a role (bos, sep, ...), and of those the tokenizer's file marks as special.
+        """The ids of tokens that have a role (bos, sep, ...) or that the tokenizer's file marks as special.
 
         Without a tokenizer, these are the ids that have a role in the model's config.json.
         """
@@ -288,7 +289,7 @@ class Pretrained:
             return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
 
     def _config_settings(self) -> Mapping[str, Any]:
-        """The settings in the model's config.json; for a loaded model, the settings that are not defaults."""
+        """The settings in config.json or, for a loaded model, the settings that are not defaults."""
         folder = Path(self.source) if isinstance(self.source, str) else None
         if folder is None or not (folder / "config.json").is_file():
             return self.model.config.to_diff_dict()
@@ -296,7 +297,7 @@ class Pretrained:
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """The id of [UNK], or nothing if this token also begins or ends texts (GPT-2)."""
+        """The id of [UNK], or no id if that token also begins or ends texts (GPT-2)."""
         if self.own_tokenizer is None:
             return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -308,14 +309,17 @@ class Pretrained:
             raise UserError(self._takes_no_text)
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """Return the tokenizer's encoding of a text. Raises UserError if it fails, and for token ids."""
+        """Return the tokenizer's encoding of a text.
+
+        Raises UserError if the tokenizer fails, and for token ids.
+        """
         if isinstance(text, TokenIds):
             raise UserError("text: must be text here (got token ids)")
         tokenizer = self.tokenizer
         with tokenizer_errors(self.name):
             read: BatchEncoding = tokenizer(text, **options)
         pair = options.get("text_pair")
-        # Placeholders for other inputs may have ids above those of all tokens.
+        # The ids of placeholders for other inputs may exceed those of all tokens.
         reads_more = not forward_arguments(self.model).isdisjoint((*PIXELS, *SOUNDS))
         num_ids = None if reads_more else self.num_ids
         check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
@@ -342,13 +346,13 @@ class Pretrained:
 
     @property
     def num_ids(self) -> int | None:
-        """The number of ids with an embedding in the model; None if it does not look tokens up by id."""
+        """The number of ids with an embedding, or None if the model does not look tokens up by id."""
         return getattr(self.model.get_input_embeddings(), "num_embeddings", None)
 
     def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return each token's name in the vocabulary, or its id in brackets if the vocabulary lacks it.
 
-        Without a tokenizer, this is each token's id.
+        Without a tokenizer, the labels are the ids.
         """
         if self.own_tokenizer is None:
             return tuple(map(str, ids))
@@ -358,7 +362,10 @@ class Pretrained:
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: Sequence[int], *, with_special: bool = False) -> str:
-        """Return the decoded text of tokens, by default without special ones; the ids without a tokenizer."""
+        """Return the decoded text of tokens, by default without special ones.
+
+        Without a tokenizer, return the ids.
+        """
         if self.own_tokenizer is None:
             return " ".join(self.labels(ids))
         with ALONE:  # no thread may change truncation while another one uses the tokenizer
@@ -367,17 +374,17 @@ class Pretrained:
         return text
 
     def written_tokens(self, text: ModelText) -> list[str]:
-        """Return the tokens of a text as people write them; words and labels are unchanged."""
+        """Return the tokens of a text as people write them. Words and labels are unchanged."""
         if self.spelling_of(text) is None:
             return [*text.tokens]
         return [self.written(token) for token in text.tokens]
 
     def spelling_of(self, text: ModelText) -> str | None:
-        """Return the spelling of a text's tokens, as in `token_spelling`; None for words and for labels."""
+        """Return the spelling of a text's tokens as `token_spelling` does, or None for words and labels."""
         return None if text.is_merged or text.is_labelled else self.token_spelling
 
     def written(self, token: str) -> str:
-        """Return a vocabulary token as people write it: no mark for a space, and bytes as characters."""
+        """Return a vocabulary token as people write it: no marks for spaces, and bytes as characters."""
         text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
         return text.strip() if text.strip() and "\ufffd" not in text else token
 
@@ -412,7 +419,7 @@ class Pretrained:
         return torch.device(next(place for place in places if place is not None))
 
     def most_tokens(self) -> int | None:
-        """The number of tokens for which the model has positions, or None if it sets no limit."""
+        """The number of tokens for which the model has positions, or None if the model has no limit."""
         for name, module in self.model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.endswith(POSITIONS):
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -458,14 +465,14 @@ def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrain
 
 
 def stack_texts(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
-    """Return the texts of queries and keys: an encoder reads the context, and cross-attention looks at it."""
+    """Return the texts of queries and keys: encoders and cross-attention see the context."""
     text, context = reading.text, reading.context or reading.text
     sides = {"self": (text, text), "cross": (text, context), "encoder": (context, context)}
     return sides["self" if stack == "decoder" else stack]
 
 
 def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -> GivenWeights:
-    """Return the weights of a layer between the words of texts that were read together."""
+    """Return a layer's weights between the words of texts that were read together."""
     sides = zip(*(stack_texts(reading, layer.stack_name) for reading in readings), strict=True)
     queries, keys = (
         torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides

@@ -12,8 +12,8 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     """Return [BOS] + r + r, where r is `length` distinct random tokens that are not special.
 
     A head that looks at the token after an earlier copy (an induction head) shows up on the second r (Elhage
-    et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022, 2209.11895). Without a
-    BOS or CLS token, the probe is r + r.
+    et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022, 2209.11895). If the
+    model has no BOS or CLS token, the probe is r + r.
     """
     pretrained.check_reads_text()
     tokenizer = pretrained.tokenizer
@@ -40,7 +40,7 @@ def read_probe(model: OpenedModel, num_tokens: Size, generator: torch.Generator)
 def shorter_probe(reading: Reading) -> Reading:
     """Return [BOS] + s + s, where s is about two thirds of a probe's tokens r, so that copies are closer.
 
-    s is the first part of r. `repeat` is None, since the result does not count as a probe.
+    `repeat` is None, since the result does not count as a probe.
     """
     assert reading.repeat is not None
     texts: list[ModelText] = []

@@ -1,8 +1,8 @@
-"""The heads of layers without a softmax as their output projection reads them: after gate and norm.
+"""The heads of layers without a softmax as the output projection reads them, after gate and norm.
 
-A head contributes to the model its columns of W_O times the values that W_O reads from the head. A norm over
-several heads (as in some Mamba-2 models) is already applied to all of them; a Mamba-1 head is all channels of
-its layer.
+A head adds to the model its columns of W_O times the values that W_O reads from the head. A norm over several
+heads (as in some Mamba-2 models) is already applied to all of them; a Mamba-1 head consists of all channels
+of its layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, pat
 from attncli.models.side_by_side import of_this_run
 
 LINEAR: Final = "linear"
-"""The kind of these heads; it is also their stack in a model that has both kinds of heads."""
+"""The kind of these heads, which is also the name of their stack in a model that has both kinds of heads."""
 
 
 @dataclass(frozen=True)
 class ProjectedHeads:
-    """The heads of one layer, and the module that reads them side by side."""
+    """The heads of one layer, and the module that reads the concatenated heads."""
 
     captured: CapturedMixer
     projection: nn.Module
@@ -55,7 +55,7 @@ class ProjectedHeads:
         num_texts: int,
         change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token _"]],
     ) -> AbstractContextManager[object]:
-        """Let W_O read the heads after `change` inside the block, in this thread's runs."""
+        """Inside the block, let W_O read the heads after `change` in this thread's runs."""
         return reading_changed(self.projection, (num_texts, self.num_heads, self.value_dim), change)
 
 
@@ -64,9 +64,9 @@ Consume = Callable[[ProjectedHeads, Float[Tensor, "text token dim"]], None]
 
 @contextmanager
 def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None]:
-    """Pass the heads of layers without a softmax, with the input of W_O, to `consume` inside the block.
+    """Inside the block, pass the heads of layers without a softmax, with the input of W_O, to `consume`.
 
-    Layers without a known W_O, or whose W_O reads another input, are left out.
+    Layers without a known W_O, or whose W_O reads a different input, are left out.
     """
     reads: dict[nn.Module, Tensor] = {}
 
@@ -97,7 +97,7 @@ def replaced_heads(
     replacement: Float[Tensor, "#text head #token value_dim"] | None,
     heads: Float[Tensor, "text head token value_dim"],
 ) -> Float[Tensor, "text head token value_dim"]:
-    """Return the heads with those at `places` (text, head, one token or all) replaced, by default by 0."""
+    """Return the heads, replacing those at `places` (text, head, one token or all), by default with 0."""
     changed = heads.clone()
     new = torch.zeros(1, 1, 1, 1) if replacement is None else replacement
     if new.device != changed.device:
@@ -119,9 +119,9 @@ def gated_heads(
 class GatedHeads:
     """Attention heads that gates or a norm change before W_O reads them (Qwen3-Next).
 
-    The input of W_O then defines the output of a head. A run without every second head checks this: the input
-    must be zero for the removed heads, and unchanged for the others, up to a factor from a norm over all
-    heads.
+    The output of such a head is then its part of the input of W_O. A run without every second head checks
+    this: the input must be zero for the removed heads and unchanged for the other heads, up to a factor from
+    a norm over all heads.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -154,7 +154,7 @@ class GatedHeads:
         return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
 
     def mixed(self, run: Callable[[], object]) -> str:
-        """Return the name of the module whose W_O does not read heads side by side; empty if there is none.
+        """Return the name of the module whose W_O does not read concatenated heads, or "" if there is none.
 
         `run` runs the model again.
         """
@@ -194,7 +194,7 @@ class GatedHeads:
 
 
 def projected_heads(model: nn.Module, run: Callable[[], object]) -> list[ProjectedHeads]:
-    """Return the projected heads of a run's layers, in order."""
+    """Return the projected heads of a run's layers, in the order of the layers."""
     layers: list[ProjectedHeads] = []
     with hearing_projected_heads(model, lambda heads, _: layers.append(heads)):
         run()

@@ -1,4 +1,4 @@
-"""Prompts for a model that generates: a text, in the model's chat template, with a needle or an answer."""
+"""Prompts for a model that generates: a text, possibly in a chat template, with a needle or an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,9 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 
 @dataclass(frozen=True)
 class Prompt(Reading):
-    """A prompt, with the positions of the needle in it. With a decoder, the prompt goes to the encoder.
+    """A prompt, with the positions of the needle.
+
+    In a model with an encoder and a decoder, the encoder reads it.
 
     The model reads the `answer` after the prompt, or generates one if `answer` is None.
     """
@@ -44,13 +46,13 @@ def read_prompt(
     truncate: bool | None = False,
     key: str = "text",
 ) -> Prompt:
-    """Return the prompt as a model reads it: a text, with a question below, in the model's chat template.
+    """Return the prompt as a model reads it: a text, optionally with a question and in a chat template.
 
-    If there is an `answer`, which the model reads after the prompt, room for its tokens is kept. The needle
-    is found by its text (in a chat, only in the message), or by its first token and the one after its last.
-    With `needle_depth`, its text is first inserted there (0 is the start, 1 the end), into as much of the
-    text as makes `length` tokens together with the needle. Raises UserError, with `key` in the message, if
-    the prompt does not fit, or the needle is missing.
+    If an `answer` is passed, which the model reads after the prompt, room is left for its tokens. The needle
+    is given by its text (searched only in the message of a chat), or by its first token and the token after
+    its last. With `needle_depth`, the needle is first inserted at that depth (0 is the start, 1 the end) into
+    as much of the text as makes `length` tokens together with the needle. Raises UserError, with `key` in the
+    message, if the prompt does not fit, or the needle is missing.
     """
     if needle_depth is not None:
         assert isinstance(needle, str)
@@ -94,23 +96,23 @@ def read_prompt(
 def reading_prompt(reading: Reading, pretrained: Pretrained) -> Prompt:
     """Return the prompt of a reading without text, for a model that describes what it reads.
 
-    Raises UserError if the model cannot.
+    Raises UserError if the model cannot do so.
     """
     origin = reading.text.origin
     if origin is None:
         alone = "" if reading.origin is None else f" of only a {reading.origin.what}"
-        raise UserError(f"text: must be a text, or a reading{alone}")
+        raise UserError(f"text: must be text, or a reading{alone}")
     if not pretrained.has_decoder:
         setting = origin.kind.setting
-        raise UserError(f"{setting}: {pretrained.name} has no decoder to describe a {origin.what}")
+        raise UserError(f"{setting}: {pretrained.name} has no decoder that could describe a {origin.what}")
     nothing = ModelText((), reading.text.ids[:0])
     return Prompt(nothing, reading.text, inputs=reading.inputs)
 
 
 def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
-    """Return a text as a message in the model's chat template, and its spans there.
+    """Return a text as a message in the model's chat template, and its spans in the prompt.
 
-    Raises UserError for a template that changes its messages, since the spans are then unknown.
+    Raises UserError for a template that changes its messages, which makes the spans unknown.
     """
     placed = placed_chat([{"role": "user", "content": text}], pretrained)
     ((spans,),) = placed.parts
@@ -123,14 +125,14 @@ def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]
 def _needle_places(
     sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
 ) -> tuple[int, ...]:
-    """Return the positions of the tokens that contain a character of the needle.
+    """Return the positions of the tokens that contain characters of the needle.
 
-    Messages are spans of the text; the first occurrence of the needle inside one of them counts.
+    Messages are spans of the text; the first occurrence of the needle in a message counts.
     """
     if isinstance(sought, tuple):
         if sought[1] > len(read.ids):
             got = f"(got {sought[0]}:{sought[1]})"
-            raise UserError(f"needle: must end at {len(read.ids)}, the number of tokens, or before {got}")
+            raise UserError(f"needle: must end at or before {len(read.ids)}, the number of tokens {got}")
         return tuple(range(*sought))
     starts = (text.find(sought, *message) for message in messages)
     start = next((start for start in starts if start >= 0), -1)
@@ -167,7 +169,7 @@ def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
 def _with_needle(
     text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
 ) -> str:
-    """Insert the needle into the text after the last sentence that ends within that share of it.
+    """Insert the needle into the text, after the last sentence that ends within the share `depth`.
 
     If `length` is set, the text is cut first.
     """

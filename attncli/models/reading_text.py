@@ -1,4 +1,4 @@
-"""Texts and token ids as a model reads them: tokens, limits, special tokens, and a decoder's start token."""
+"""Texts and token ids as a model reads them: tokens, limits, special tokens, and decoder start tokens."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,9 +28,9 @@ def tokens_of_text(
 ) -> ModelText:
     """Return a text's tokens, without padding, truncated only on request, on the tokenizer's truncation side.
 
-    TokenIds are read unchanged, without a tokenizer. `num_new` positions are kept free; a whole text gets no
+    TokenIds are read unchanged, without a tokenizer. `num_new` positions are kept free. A whole text gets no
     special tokens around it. `words` numbers the words into which tokens are to be merged. Raises UserError
-    for no tokens or too many, with `key` and, unless it is None, `truncate` in the message.
+    for too few or too many tokens; the message names `key` and, unless it is None, `truncate`.
     """
     if not beside_others:
         pretrained.check_reads_text()
@@ -51,7 +51,7 @@ def tokens_of_text(
     encoded = pretrained.encoded(text, **options)
     ids = encoded["input_ids"]
     if not ids:
-        raise UserError(f"{key}: the tokenizer of {pretrained.name} found no tokens in it")
+        raise UserError(f"{key}: the tokenizer of {pretrained.name} finds no tokens in this text")
     count = len(ids)
     most = truncated_length(
         pretrained, count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
@@ -93,7 +93,7 @@ def truncated_length(
         return None
     most -= num_new
     if not truncate or most < 1:
-        besides = f" with {num_new + 1} new ones" if num_new else ""
+        besides = f" with {num_new + 1} new tokens" if num_new else ""
         message = f"must be at most {most} tokens for {pretrained.name}{besides} (got {count})"
         raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
     return most
@@ -102,9 +102,9 @@ def truncated_length(
 def _id_tokens(
     pretrained: Pretrained, given: TokenIds, key: str, *, truncate: bool | None, num_new: int
 ) -> ModelText:
-    """Return the tokens with these ids, under their labels or else under their names in the vocabulary.
+    """Return the tokens with these ids, named by their labels or else as in the vocabulary.
 
-    If ids are cut, the special tokens at both ends stay, as in a text.
+    If ids are cut off, the special tokens at both ends stay, as in a text.
     """
     _check_ids(pretrained, given, key)
     ids, labels = [*given.ids], given.labels or pretrained.labels(given.ids)
@@ -147,7 +147,7 @@ def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
 
 
 def _padding_id(pretrained: Pretrained) -> int | None:
-    """Return the id of the padding token, or None if it also has another role."""
+    """Return the id of the padding token, or None if this token also has another role."""
     roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
     owner: Any = pretrained.own_tokenizer or pretrained.model.config
     pad = getattr(owner, "pad_token_id", None)
@@ -191,7 +191,9 @@ def read_text(
     truncate: bool | None = False,
     words: WordsOfCharacters | None = None,
 ) -> Reading:
-    """Return a text as a model reads it; a context, by default the same text, goes to the encoder, if any.
+    """Return a text as a model reads it.
+
+    An encoder that precedes a decoder reads the context, by default the same text.
 
     Instead of a text, {"ids": [...], "tokens": [...]} has token ids and optional labels. `words` numbers the
     words into which tokens are merged if results are in words. Raises UserError, with `key` in the message,
@@ -222,7 +224,8 @@ def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Readin
             and len(text.ids)
             and int(text.ids.max()) >= vocabulary
         ):
-            raise UserError(f"{key}: was read by another model: {pretrained.name} has {vocabulary} tokens")
+            limit = f"the vocabulary of {pretrained.name} has {vocabulary} tokens"
+            raise UserError(f"{key}: was read by another model: {limit}")
     return reading
 
 

@@ -1,4 +1,4 @@
-"""Rules for running a model so that gradient x input is AttnLRP (Achtibat et al. 2024, 2402.05602)."""
+"""Rules under which a model's gradient x input is AttnLRP (Achtibat et al. 2024, 2402.05602)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +20,7 @@ from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functio
 
 @contextmanager
 def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
-    """Turn off the gradients of all parameters inside the block, since all of them would be stored."""
+    """Inside the block, turn off the gradients of all parameters, since they would be computed and stored."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:
@@ -33,7 +33,7 @@ def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def with_gradients(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, use eager attention, with gradients only for vectors.
+    """Inside the block, use eager attention, and compute gradients only for vectors.
 
     Raises UserError if heads are changed, since eager attention would ignore the changes.
     """
@@ -55,11 +55,11 @@ ACTIVATION_NAMES = ("act", "elu", "silu", "swish", "tanh", "sigmoid")
 
 
 class Relevance:
-    """Gradients changed so that gradient x input is AttnLRP, and the relevance that constants absorb.
+    """Changed gradients for which gradient x input is AttnLRP, and the relevance that constants absorb.
 
     Norms keep their scale; functions of single entries pass relevance on (equation 9); in a product of two
     vectors that both depend on the tokens, each gets half (equation 15); softmax is linear around its scores
-    (equation 13), which leaves a constant. Biases and that constant absorb the rest of the relevance:
+    (equation 13), which leaves a constant. Biases and this constant absorb the rest of the relevance,
     `absorbed`.
     """
 
@@ -68,7 +68,7 @@ class Relevance:
         self._constants: list[Tensor] = []
 
     def of(self, logits: Float[Tensor, " new"], vectors: Tensor) -> Float[Tensor, " token"]:
-        """Return the relevance of each token's input vector for the sum of logits, in float64."""
+        """Return, in float64, the relevance of each token's input vector for the sum of the logits."""
         wanted = [vectors, *self._constants]
         gradient, *constant_gradients = torch.autograd.grad(
             logits.sum(), wanted, allow_unused=True, retain_graph=True
@@ -92,13 +92,13 @@ class Relevance:
         return marked
 
     def constant(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that does not depend on the tokens; it absorbs its relevance."""
+        """Return a tensor that does not depend on the tokens and absorbs its relevance."""
         self._constants.append(tensor.detach().requires_grad_())
         return self._constants[-1]
 
     @contextmanager
     def made(self, model: PreTrainedModel) -> Iterator[None]:
-        """Apply these rules to the model inside the block."""
+        """Inside the block, apply these rules to the model."""
         with ExitStack() as opened:
             for module in model.modules():
                 name = type(module).__name__.lower()
@@ -130,7 +130,7 @@ def _passing_on(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any
 
 
 def _as_factor(read: Tensor, gave: Tensor) -> Tensor:
-    """Express `gave` as `read` times a constant factor, or as a constant where `read` is 0."""
+    """Express `gave` as `read` times constant factors, or as a constant where `read` is 0."""
     factor = torch.where(read == 0, 0.0, gave / read).detach()
     constant = torch.where(read == 0, gave, 0.0).detach()
     return read * factor + constant

@@ -1,4 +1,4 @@
-"""Removal of heads from the runs of a model: replacements for head outputs, and removal by name."""
+"""Removal of heads from a model's runs: replacements for head outputs, and removal by name."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from attncli.models.projected_heads import (
 
 
 class HeadPlace(NamedTuple):
-    """A head, given by its attention call in a run and its number there, at one token or at all tokens."""
+    """A head, given by its attention call in a run and its index there, at one token or at all tokens."""
 
     call: int
     head: int
@@ -53,15 +53,15 @@ Removed = Sequence[HeadPlace]
 
 
 Whole = Callable[[AttentionLayer], AttentionLayer]
-"""Adds to a layer the keys and values of the first tokens if a run left them out."""
+"""A function that adds to a layer the keys and values of the first tokens if a run skipped them."""
 
 
 @runtime_checkable
 class Change(Protocol):
-    """A change of heads in a run on several copies of a text, each with different heads changed."""
+    """A change of heads in a run on several copies of a text, each copy with different heads changed."""
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """Return the changes of a call, for the heads chosen in each text."""
+        """Return the changes in a call, for the heads chosen in each text."""
         ...
 
 
@@ -69,11 +69,11 @@ class Change(Protocol):
 class Removal:
     """A replacement for removed heads.
 
-    zero: nothing, as if the head's columns of W_O were zero. mean: its mean output over all tokens of the
-    texts. sink: the value of the first key, as if it looked only there. swap: its output on another text.
-
-    `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ; `given`
-    are the outputs on the other text. Heads of layers without a softmax are replaced at the input of W_O.
+    zero: nothing, as if the head's columns of W_O were zero. mean: the head's mean output over all tokens of
+    the texts. sink: the value of the first key, as if the head looked only there. swap: the head's output on
+    another text. `means` holds the mean outputs (head, value_dim) of each call's heads, whose sizes may
+    differ; `given` holds the outputs on the other text. Heads of layers without a softmax are replaced at the
+    input of W_O.
     """
 
     method: RemovalMethod
@@ -96,7 +96,7 @@ class Removal:
     def apply_to_linear(
         self, heads: ProjectedHeads, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> None:
-        """Replace the heads of a layer without a softmax in all runs until the hooks are closed."""
+        """In all runs until the hooks are closed, replace the heads of a layer without a softmax."""
         places = _places_in_texts(call, removed)
         if places:
             replacement = None if self.method == "zero" else self._replacement(call)
@@ -114,7 +114,7 @@ class Removal:
 
 
 def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, int, int | None]]:
-    """For each text, return the heads removed from a call, each with its token, or None for all tokens."""
+    """Return, for each text, the heads removed from a call, each with its token, or None for all tokens."""
     return [
         (text, place.head, place.token)
         for text, each in enumerate(removed)
@@ -137,10 +137,10 @@ def attended(attention: AttentionLayer) -> Float[Tensor, "text head query value_
 
 
 def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
-    """Return, for each call, every head's mean output over all tokens of texts, which are inputs of runs.
+    """Return, for each call, every head's mean output over all tokens of the texts, given as inputs of runs.
 
-    The calls of attention are followed by the layers without a softmax, with the input of W_O from their
-    heads.
+    The calls of attention come first, followed by the layers without a softmax (with each head's input to
+    W_O).
     """
     sums, linear_sums = list[Tensor](), list[Tensor]()
     counts: list[int] = []
@@ -187,7 +187,7 @@ class PlacedHead(Protocol):
 def head_index(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
     """Return the index of a named head. Raises UserError, at `key`, for a head that the model does not have.
 
-    linear:5:11 is a head without a softmax; if layers have both kinds of heads, 5:11 has a softmax.
+    linear:5:11 is a head without a softmax; 5:11 has a softmax if layers have both kinds of heads.
     """
     stack, layer, head = named_head(name)
     stacks = list(dict.fromkeys(place.stack for place in heads))
@@ -211,7 +211,8 @@ def heads_removed(
     """Inside the block, remove the named heads from this thread's runs of the model.
 
     Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a head
-    that the model does not have; in a run that may end early (not `runs_whole`), only if its layer ran.
+    that the model does not have. In a run that may end early (not `runs_whole`), this requires that the
+    head's layer ran.
     """
     if not names:
         yield
@@ -227,7 +228,7 @@ def heads_removed(
 
 
 class _HeadsByName:
-    """Returns the changes of layers with removed heads, and records which of the heads exist."""
+    """The changes of layers with removed heads, with a record of which of the heads exist."""
 
     def __init__(self, names: Sequence[str], pretrained: Pretrained, key: str) -> None:
         self.key = key
@@ -282,7 +283,7 @@ class _HeadsByName:
         return (LayerChange("gated", lambda layer: torch.zeros_like(layer.part("gated")[:, heads]), heads),)
 
     def check_all_met(self) -> None:
-        """Raise UserError for a head in a layer that the model does not have."""
+        """Raise UserError for a head whose layer the model does not have."""
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
@@ -292,7 +293,7 @@ class _HeadsByName:
 
 
 def _linear_layers(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[int]]:
-    """Return the layers without a softmax, from a run on a few tokens, and the layer numbers that attend."""
+    """Return the layers without a softmax, from a short run, and the numbers of layers that attend."""
     attending: set[int] = set()
 
     def note(layer: CapturedLayer) -> Tensor:
@@ -309,6 +310,6 @@ FEW_TOKENS = 3
 
 
 def few_tokens(pretrained: Pretrained) -> Reading:
-    """Return the first tokens of the vocabulary, since any tokens reveal what a model is capable of."""
+    """Return the first tokens of the vocabulary, since any tokens reveal a model's capabilities."""
     ids = torch.arange(FEW_TOKENS)
     return Reading(ModelText(pretrained.labels(ids.tolist()), ids))

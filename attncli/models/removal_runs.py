@@ -1,4 +1,4 @@
-"""The run of a text with all heads of a model, and batches of its runs that leave out some heads."""
+"""A text's run with all heads of a model, and batches of runs without some of the heads."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -29,39 +29,39 @@ from attncli.models.stored import blocks_of
 LOGIT_BYTES = 2**28
 """The most bytes of logits per batch of runs: a larger batch gains nothing."""
 MAX_ROWS = 2**13
-"""The most tokens in texts that run together: matrix products with more rows gain nothing."""
+"""The most tokens in texts that run together, since matrix products gain nothing from more rows."""
 CHECKED_TOKENS = 16
 """The number of final tokens on which a run that begins later is compared with the whole run."""
 AGREES = 1e-4
 """Largest difference allowed between outputs, relative to the largest output: above float32's rounding."""
 FLOAT_BYTES = 4
 LOGIT_WORK = 500
-"""The cost of comparing a logit with another, in multiplications."""
+"""The cost of comparing two logits, in multiplications."""
 LOGIT_COPIES = 4
-"""Arrays as large as a text's logits: the logits, their log-probabilities, and those to compare with."""
+"""The number of arrays as large as a text's logits: logits, log-probabilities, and those to compare with."""
 
 
 class FirstTokens(NamedTuple):
-    """Keys and values of a text's first tokens in one call of a layer, and the whole text's visibility."""
+    """Keys and values of a text's first tokens in one call of a layer, with the whole text's visibility."""
 
     key: Float[Tensor, "1 kv_head key dim"]
     value: Float[Tensor, "1 kv_head key value_dim"]
     visibility: Visibility
 
     def first(self, count: int) -> "FirstTokens":
-        """Return the keys and values of fewer tokens, using no more memory than they need."""
+        """Return the keys and values of fewer tokens, in no more memory than these need."""
         key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
         return FirstTokens(key, value, self.visibility)
 
 
 class RemovalRuns:
-    """The run of a text with all heads, and its runs without some of them, each as a row of a batch.
+    """The run of a text with all heads, and its runs without some heads, each of them a row of a batch.
 
     `output` is the model's output: logits at the predicted places, or the last vectors of a model without a
-    head. If the first tokens are the same in all runs, runs begin at the token `start` and take the earlier
-    keys and values (`starts`, for each call) from the whole run; `start` is 0 if a model does not support
-    this. With `with_linear`, layers without a softmax also count as calls, numbered after those of attention:
-    `linear`, and the inputs of W_O from their heads, `linear_reads`.
+    head. If the first tokens are the same in all runs, the runs begin at the token `start` and take the
+    earlier keys and values (`starts`, for each call) from the whole run; `start` is 0 if the model does not
+    support this. With `with_linear`, layers without a softmax (`linear`) also count as calls, numbered after
+    those of attention; `linear_reads` holds their heads' inputs to W_O.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RemovalRuns:
         self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
         self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
-        # If later runs skip most tokens, only the block outputs for the remaining tokens are stored.
+        # If later runs skip most tokens, block outputs are stored only for the remaining tokens.
         is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
@@ -128,8 +128,8 @@ class RemovalRuns:
     def _begin_after(self, start: int) -> None:
         """Skip the first tokens in later runs if that gives the same results as the whole run.
 
-        This is tested on the last tokens, which read the keys and values of all others: anything else that a
-        model carries from token to token (a state, a convolution) would be missing.
+        This is tested on the last tokens, which read the keys and values of all earlier ones: the test fails
+        if the model carries anything else from token to token (a state, a convolution).
         """
         starts, blocks = self.starts, self._blocks
         outputs = blocks.outputs
@@ -177,7 +177,7 @@ class RemovalRuns:
         refuse_bytes(self.key, needed, "fewer tokens")
 
     def _begins_well(self, first_call: int | None = None) -> bool:
-        """Return True if runs that begin at the last block, or at that call, match the whole run's end."""
+        """Return True if runs from the last block or this call on match the end of the whole run."""
         first_call = self.num_softmax - 1 if first_call is None else first_call
         again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
         output = self.output[-again.shape[1] :]
@@ -222,8 +222,8 @@ class RemovalRuns:
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
         """Return the output with each of these sets of heads changed, in one batch.
 
-        The batch runs from the first changed block on. With `most_places`, the predictions are only those at
-        that many last places.
+        The batch runs from the first changed block on. With `most_places`, only that many of the last places
+        are predicted.
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
 
@@ -255,7 +255,7 @@ class RemovalRuns:
         Raises UserError for a model whose blocks pass anything else on to later ones.
         """
         if not self._can_begin_later:
-            raise UserError(f"into: {self.pretrained.name} cannot start running at a later block")
+            raise UserError(f"into: {self.pretrained.name} cannot start a run at a later block")
         outputs: list[Tensor] = []
 
         def keep(layer: CapturedLayer) -> Tensor:
@@ -273,7 +273,7 @@ class RemovalRuns:
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
     def _whole(self, attention: AttentionLayer, call: int) -> AttentionLayer:
-        """Complete a layer with the keys and values of the first tokens, which it did not read."""
+        """Complete a layer with the keys and values of the first tokens, which the run skipped."""
         if not self.start:
             return attention
         before, num_copies = self.starts[call], len(attention.query)
@@ -312,7 +312,7 @@ def run_work(
 ) -> float:
     """Estimate the cost of a run of a text from the token `start` on, in multiplications.
 
-    It covers that share of the blocks, and the predictions at `num_places` places, by default at all.
+    It covers that share of the blocks, and the predictions at `num_places` places (by default, all).
     """
     config, num_tokens = pretrained.whole.config.get_text_config(), max(reading.counts)
     stacks = blocks_of(pretrained.whole, in_memory=True)

@@ -1,7 +1,6 @@
 """Replay of a given answer (teacher forcing): where the model looks, and how likely the answer is.
 
-Prompts that begin alike share a cache, if the model's cache may be cut; when there are many, they are read
-together.
+Prompts that begin alike share a cache if the model's cache may be cut. Many such prompts are read together.
 """
 
 import inspect
@@ -37,19 +36,17 @@ from attncli.models.writing import (
 BYTES_PER_LOGIT = 12
 """Bytes of an answer's logits in float32 and some of its log-probabilities in float64."""
 LEAST_PACKED = 8
-"""The fewest prompts that are read together.
-
-One of them is also read alone, and the two results are compared.
+"""The fewest prompts that are read together. One of them is also read alone, to compare the two results.
 """
 SAME_NATS = 1e-3
-"""Largest difference allowed between the two, per token of the answer: far above rounding."""
+"""Largest difference allowed between these results, per token of the answer: far above rounding."""
 POSITIONS = "position_ids"
 
 
 class Replay:
-    """A model that reads a prompt followed by an answer; with an encoder, the prompt goes to that.
+    """A model that reads a prompt followed by an answer; an encoder, if there is one, reads the prompt.
 
-    The cache of the target comes from `whole_cache`. Raises UserError for a model that cannot generate, and
+    The target's cache comes from `whole_cache`. Raises UserError for a model that cannot generate, and
     MemoryError if memory runs out.
     """
 
@@ -62,7 +59,7 @@ class Replay:
         kind = model.config.model_type
         with torch.no_grad(), model_errors(kind):
             if not model.can_generate():
-                raise CannotShow("it has no language modeling head to generate text with")
+                raise CannotShow("it has no language-modelling head, so it cannot generate text")
             self.way: Way = capture_way(model, self._inputs(prompt))
         self._keeps_logits = LOGITS_TO_KEEP in inspect.signature(model.forward).parameters
         empty = whole_cache(model)
@@ -98,8 +95,8 @@ class Replay:
     def each_log_probabilities(self, prompts: Sequence[Tensor]) -> Iterator[Float[Tensor, " new"]]:
         """Yield the log-probabilities after each of several prompts (token) in turn.
 
-        Neighbouring prompts share their common beginning; if there are many, they are read together, provided
-        that this gives the same result as reading one of them alone.
+        Neighbouring prompts share their common beginning. Many prompts are read together, provided that this
+        gives the same result for one of them as reading it alone.
         """
         texts = [_placed(self._ids(prompt)) for prompt in prompts]
         return self._each(texts, lambda number: self.log_probabilities(prompts[number]))
@@ -136,7 +133,7 @@ class Replay:
 
     @torch.no_grad()
     def _packed(self, texts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """Yield the log-probabilities of some texts at a time, until a layer has an unsupported rule."""
+        """Yield the log-probabilities of a few texts at a time; stop if a layer has an unsupported rule."""
         ids, cache = self._read["whole"]
         count = len(self.answer)
         for pack in packs(_placed(ids), texts, [text.shape[1] - count for text in texts]):
@@ -177,11 +174,11 @@ class Replay:
         return lambda columns: logits[torch.searchsorted(chosen, columns)]
 
     def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
-        """Return the input of a decoder that chooses the answer: everything but the answer's last token."""
+        """Return the decoder input that predicts the answer: everything but the answer's last token."""
         return torch.cat([prompt, self.answer[:-1]])
 
     def _inputs(self, prompt: Int[Tensor, " token"]) -> dict[str, Tensor]:
-        """Return the input of a model without a cache, which is read at once."""
+        """Return the whole input, for a model without a cache."""
         device = self.model.device
         if not self.is_pair:
             return {"input_ids": self._ids(prompt).unsqueeze(0).to(device)}
@@ -203,7 +200,7 @@ class Replay:
         return -token_losses(logits, self.answer).cpu()
 
     def _continued(self, prompt: Int[Tensor, " token"], name: str) -> Float[Tensor, "new vocabulary"]:
-        """Return the logits of the answer without reading again what is shared with an earlier prompt."""
+        """Return the logits of the answer without rereading tokens shared with an earlier prompt."""
         assert self._empty is not None
         ids, count = self._ids(prompt), len(self.answer)
         shared, cache = 0, copy(self._empty)
@@ -212,7 +209,7 @@ class Replay:
             alike = min(num_alike(before[None], ids[None]), len(prompt) - 1)
             if alike > shared:
                 shared, cache = alike, _cut(earlier, alike)
-        # Long prompts are read in pieces, the whole answer in the last one.
+        # Long prompts are read in pieces; the last piece contains the whole answer.
         last = max(shared, len(ids) - count - LONG_CHUNK)
         starts = [*range(shared, last, LONG_CHUNK), last]
         for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -225,7 +222,7 @@ class Replay:
 
     @contextmanager
     def _running(self, rows: LastRows) -> Iterator[None]:
-        """Inside the block, compute the model's attention here, or let the model compute it eagerly."""
+        """Inside the block, let attn compute the model's attention, or the model compute it eagerly."""
         with ExitStack() as opened:
             opened.enter_context(model_errors(self.model.config.model_type, "read an answer"))
             if self.way.kind == "interface":
@@ -246,7 +243,7 @@ def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """Return the first tokens of a cache, which is not changed: appended tokens go into new tensors."""
+    """Return a cache's first tokens. The cache is not changed: appended tokens go into new tensors."""
     cut = copy(cache)
     cut.layers = [copy(layer) for layer in cache.layers]
     for layer in cut.layers:
@@ -258,7 +255,7 @@ def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
 
 
 def with_queries(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
-    """Return a layer with some of its queries; in self-attention, without keys after the last of them."""
+    """Return a layer with some of its queries and, in self-attention, without keys after the last query."""
     attention, is_self = layer.attention, layer.kind == "self"
     if isinstance(attention, AttentionLayer):
         return replace(layer, attention=query_rows(attention, first, stop, is_self=is_self))
@@ -269,6 +266,6 @@ def with_queries(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
 
 
 def token_rows(layers: Sequence[CapturedLayer], num_tokens: int) -> Iterator[list[CapturedLayer]]:
-    """Yield, for each token of the answer, the layers with only the query that chose the token."""
+    """Yield, for each token of the answer, all layers with only the query that chose the token."""
     for place in range(num_tokens):
         yield [with_queries(layer, place, place + 1) for layer in layers]

@@ -1,4 +1,4 @@
-"""Runs of a model in threads that take turns, so that products with one weight are computed together."""
+"""Runs of a model in threads that take turns, so that products with the same weight are computed together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,23 +16,26 @@ RowsToRows = Callable[[Tensor], Tensor]
 
 
 class _Stopped(BaseException):
-    """Ends a run that is no longer needed; it is not an error that the code calling a model would catch."""
+    """Ends a run that is no longer needed.
+
+    It is not an Exception, which code that calls a model might catch.
+    """
 
 
 class _Product:
-    """A product for which a run waits: its rows (..., dim), its weights, and the function to compute it."""
+    """A product that a run waits for: the rows (..., dim), the weights, and the function that computes it."""
 
     def __init__(self, rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> None:
         self.rows, self.weights, self.compute = rows, weights, compute
         self.result: Tensor | None = None
 
     def alike(self) -> tuple[object, ...]:
-        """The key that products share if they can be computed as one product of more rows."""
+        """The key shared by products that can be computed as one product of more rows."""
         return (*map(id, self.weights), self.rows.shape[-1], self.rows.dtype, self.rows.device)
 
 
 class ThreadedRun(Generic[RunResult]):
-    """A run in a separate thread, which proceeds on request until it waits for the others."""
+    """A run in a separate thread; when asked, it proceeds until it waits for the other runs."""
 
     def __init__(self, work: Callable[[], RunResult], *, shares_products: bool) -> None:
         self.error: BaseException | None = None
@@ -53,7 +56,7 @@ class ThreadedRun(Generic[RunResult]):
                     self.given.append(work())
             except _Stopped:
                 pass
-            except BaseException as error:  # it is passed on to whoever waits for the run
+            except BaseException as error:  # the thread that waits for the run raises it
                 self.error = error
             self.has_ended = True
             self._paused.release()
@@ -69,14 +72,14 @@ class ThreadedRun(Generic[RunResult]):
             raise self.error
 
     def wait(self) -> None:
-        """Wait for the other runs; this is called in the run's own thread."""
+        """Wait for the other runs. This is called in the run's own thread."""
         self._paused.release()
         self._go.acquire()
         if self.is_stopped:
             raise _Stopped
 
     def wait_for(self, product: _Product) -> Tensor:
-        """Wait until the product is computed; this is called in the run's own thread."""
+        """Wait until the product is computed. This is called in the run's own thread."""
         self.product = product
         try:
             self.wait()
@@ -101,7 +104,7 @@ _running: ContextVar[ThreadedRun[Any] | None] = ContextVar("running", default=No
 def side_by_side(
     works: Sequence[Callable[[], RunResult]], *, shares_products: bool
 ) -> Iterator[list[ThreadedRun[RunResult]]]:
-    """Start a run for each task; all of them have ended after the block."""
+    """Start a run for each task. All runs have ended after the block."""
     with ExitStack() as running:
         runs = []
         for work in works:
@@ -124,7 +127,7 @@ def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
 
 
 def _compute(products: Sequence[_Product]) -> None:
-    """Compute each result, with a single product for all those that share weights."""
+    """Compute each result, with a single product for all products that share weights."""
     by_weights: dict[tuple[object, ...], list[_Product]] = {}
     for product in products:
         by_weights.setdefault(product.alike(), []).append(product)
@@ -137,7 +140,7 @@ def _compute(products: Sequence[_Product]) -> None:
 
 
 def wait_for_runs(*_inputs: object) -> None:
-    """A hook before a block: if a run is one of several, it waits there for the others."""
+    """A hook before a block, where a run that is one of several waits for the others."""
     run = _running.get()
     if run is not None:
         run.wait()
@@ -146,8 +149,8 @@ def wait_for_runs(*_inputs: object) -> None:
 def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
     """Return the result of `compute` for rows (..., dim) with these weights, computed for all runs at once.
 
-    Return None in a single run, in a run that must give the same bits as a single one, and if the computation
-    is observed: by gradients, autocast or a tensor subclass.
+    Return None in a single run, in a run whose result must equal that of a single run bit by bit, and if
+    gradients, autocast or a tensor subclass observe the computation.
     """
     run = _running.get()
     if run is None or not run.shares_products or type(rows) is not Tensor or rows.ndim < 2:
@@ -159,7 +162,7 @@ def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRo
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """Keep a run from waiting for the others inside the block, since it changes the model for itself only."""
+    """Inside the block, keep a run from waiting for others, since it changes the model only for itself."""
     token = _running.set(None)
     try:
         yield

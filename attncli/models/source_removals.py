@@ -1,9 +1,9 @@
-"""Removal of sources: scores of a model that reads only some of its sources.
+"""Removal of sources: scores of a model that reads only some of the sources in its text.
 
-The sources of an answer are deleted from the prompt, which moves all later tokens; or they are hidden from
-all other tokens (AT2: Cohen-Wang et al. 2025, 2504.13752), which keep their positions; or they are replaced
-by the mean embedding. The sources of an encoder are deleted from its text; around a masked word, masks
-replace them, as in its training.
+Sources of an answer are deleted from the prompt, which moves all later tokens; or hidden from all other
+tokens (AT2: Cohen-Wang et al. 2025, 2504.13752), which keep their positions; or replaced by the mean
+embedding. Sources of an encoder are deleted from its text or, around a masked word, replaced by masks, as in
+its training.
 """
 
 from abc import ABC, abstractmethod
@@ -24,17 +24,17 @@ from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sou
 from attncli.models.targets import Target
 
 KEEP_SHARE = 0.5
-"""The share of sources that are kept, as in ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
+"""The share of sources that a mask keeps, as in ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
 MOST_TOKENS = 2**12
 """The most tokens in texts that run together."""
 
 InChunk = TypeVar("InChunk")
 BeforeEach = Callable[[Bool[Tensor, "run source"]], Iterator[None]]
-"""Iterated while the runs of some masks proceed, in order, once before each run."""
+"""A function that wraps masks; iterating over the result reports progress before the run of each mask."""
 
 
 class SourceRemoval(ABC):
-    """A score that is measured with only some of the sources."""
+    """A score measured with only some of the sources."""
 
     @abstractmethod
     def measured(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
@@ -82,12 +82,12 @@ class SourcesTakenOut(AnswerRemoval):
     def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
         ids, _ = encoded_sources(self.pretrained, sourced)
         if not ids:
-            raise UserError("document: the prompt has no tokens without its sources: add a question")
+            raise UserError("document: the prompt has no tokens apart from its sources: add a question")
         return torch.tensor(ids)
 
 
 class SourcesHidden(AnswerRemoval):
-    """Hides the tokens of sources from all others."""
+    """Hides the tokens of sources from all other tokens."""
 
     def log_probabilities(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, "run token"]:
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
@@ -130,7 +130,7 @@ class SourcesAveraged(AnswerRemoval):
 def _changed(
     _module: nn.Module, _inputs: object, output: Tensor, *, places: Tensor, mean: Tensor, calls: list[int]
 ) -> Tensor:
-    """Replace some embeddings of a text, and record the call."""
+    """Replace some of a text's embeddings, and record the call."""
     calls.append(len(places))
     return output.index_copy(1, places, mean.expand(len(output), len(places), -1))
 
@@ -144,7 +144,7 @@ REMOVAL_WAYS: Mapping[str, type[AnswerRemoval]] = {
 
 
 class EncoderRemoval(SourceRemoval):
-    """The score of an encoder for a text without the sources that a mask leaves out."""
+    """An encoder's score for a text without the sources that a mask leaves out."""
 
     def __init__(self, pretrained: Pretrained, reading: SourcedReading, output: EncoderOutput) -> None:
         self.pretrained, self.reading, self.output = pretrained, reading, output
@@ -156,7 +156,7 @@ class EncoderRemoval(SourceRemoval):
         numbers = torch.zeros(len(texts), dtype=torch.float64)
         for count, alike in groupby(order, key=lambda place: len(texts[place][0])):
             if not count:
-                raise UserError("sources: the text has no tokens without them: add a question")
+                raise UserError("sources: the text has no tokens apart from its sources: add a question")
             for some in in_chunks([*alike], max(1, MOST_TOKENS // count)):
                 ids = torch.tensor([texts[place][0] for place in some])
                 types = torch.tensor([texts[place][1] for place in some]) if self._has_types else None
@@ -166,7 +166,7 @@ class EncoderRemoval(SourceRemoval):
         return numbers
 
     def _without(self, mask: Sequence[bool]) -> tuple[list[int], list[int]]:
-        """Return the tokens of the text with some of its sources, and each token's text in a pair."""
+        """Return the text's tokens with some of its sources, and each token's text in a pair."""
         pretrained, reading = self.pretrained, self.reading
         if self.output.kind == "word":
             ids = reading.text.ids.tolist()
@@ -180,7 +180,7 @@ class EncoderRemoval(SourceRemoval):
 
 
 def in_chunks(items: Sequence[InChunk], size: int) -> Iterator[Sequence[InChunk]]:
-    """Split the items into chunks of that size."""
+    """Split the items into chunks of this size."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
@@ -196,7 +196,7 @@ def losses_by_removal(
 ) -> dict[str, Float[Tensor, " source"]]:
     """Return an answer's loss in log-probability without each source, in nats, for each way of removal.
 
-    Raises UserError, and MemoryError if memory runs out.
+    Raises UserError if that fails, and MemoryError if memory runs out.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     whole = replay.layers()[1].sum()

@@ -1,4 +1,4 @@
-"""Texts with sources: the parts of a text, documents above a question, or the turns of a chat."""
+"""Texts with sources: parts of a text, documents above a question, or turns of a chat."""
 
 import json
 import re
@@ -20,9 +20,9 @@ Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
 
 class Passage(NamedTuple):
-    """A range of characters of a text, its name, such as doc2, and its title.
+    """A character range of a text, its name (such as doc2), and its title.
 
-    `again` holds its other places, if a chat template repeats it.
+    `again` holds its other places if a chat template repeats it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Passage(NamedTuple):
         return Span(self.start, self.end), *self.again
 
     def moved_to(self, spans: Sequence[Span]) -> "Passage":
-        """Return the source at other places."""
+        """Return the source, moved to other places."""
         return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
 
@@ -45,10 +45,10 @@ class Passage(NamedTuple):
 class SourcedText:
     """A text and its sources, in order.
 
-    `is_whole` is True if it is in a chat template, which adds special tokens. `apart` is a question that an
-    encoder reads alone, or as the first text of a pair; `asking` is a question at the end of the text that
-    does not count as a source. Whitespace between two sources belongs to the second; any other text between
-    them stays when sources are removed.
+    `is_whole` is True if the text is in a chat template, which adds special tokens. `apart` is a question
+    that an encoder reads alone or as the first text of a pair; `asking` is a question at the end of the text
+    that does not count as a source. Whitespace between two sources belongs to the second source; any other
+    text between them stays when sources are removed.
     """
 
     text: str
@@ -84,7 +84,7 @@ class SourcedText:
         return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
     def with_question_apart(self, question: str) -> "SourcedText":
-        """Return the text without the question below it, which is read separately."""
+        """Return the text without the question below it, which an encoder reads separately."""
         return replace(self, text=self.text.removesuffix(f"\n\n{question}"), apart=question)
 
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
@@ -144,19 +144,19 @@ def split_text(text: str, split: Split, *, question: str | None = None, key: str
 
 
 END = re.compile(r"[.!?\u2026][\"')\]\u2019\u201d]*$")
-"""Matches the end of a sentence or a question."""
+"""Matches text at the end of a sentence or question."""
 ASKING: Sequence[Split] = ("sentence", "line", "paragraph")
 """Parts that may ask."""
 LEAST_SPLIT = 2
-"""The fewest sources of a text that may end in a question: a single source has no ranking."""
+"""The fewest sources in a text that may end in a question, since a single source cannot be ranked."""
 
 
 def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedText:
     """Return a text whose last parts do not count as sources if they ask something.
 
-    An example is `In which city? Answer: Karl works in`. These parts are a last part that is unfinished after
-    a finished one, or that ends in a colon, and a question before it. The text is unchanged if fewer than
-    `least` sources would remain.
+    They do so in `In which city? Answer: Karl works in`. The last part is excluded if it ends in a colon, or
+    if it is unfinished while the part before it is finished; so is a question before it. The text is
+    unchanged if fewer than `least` sources would remain.
     """
     ends = [match[0] if (match := END.search(text)) else "" for text in sourced.texts()]
     count, last = len(ends), sourced.texts()[-1]
@@ -174,7 +174,7 @@ def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedTex
 def with_documents(
     documents: Sequence[tuple[str, str]], question: str, split: Split | None = None
 ) -> SourcedText:
-    """Return documents, each with its title, and a question below; the sources are documents or their parts.
+    """Return titled documents with a question below them; the sources are the documents or their parts.
 
     Raises UserError for an empty document.
     """
@@ -204,8 +204,8 @@ def sourced_text(
 ) -> SourcedText:
     """Return the sources in their prompt: parts of a text, documents, or a text with known sources.
 
-    The parts may be sentences. A text that a model continues (`is_continued`) may itself end in a question if
-    no question stands below it.
+    A text that a model continues (`is_continued`) may itself end in a question unless there is a question
+    below it.
     """
     if isinstance(sources, SourcedText):
         return sources
@@ -223,7 +223,7 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
     """Return a text with sources between `<source NAME>` and `</source>`, without these marks, or None.
 
-    Raises UserError, with `key` in the message, for a mark without its counterpart, and for an empty source.
+    Raises UserError, with `key` in the message, for an unpaired mark and for an empty source.
     """
     plain, sources, end = "", list[Passage](), 0
     opened: tuple[str, int] | None = None
@@ -251,10 +251,10 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 
 
 def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
-    """Return a chat, given as JSON, in the model's template, where each message and each tool is a source.
+    """Return a chat, given as JSON, in the model's template; each message and each tool is a source.
 
     The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`. Raises
-    UserError, with `key` in the message, for any other text, and for messages that the template omits.
+    UserError, with `key` in the message, for any other text and for messages that the template omits.
     """
     messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
@@ -324,7 +324,7 @@ def is_chat(text: str) -> bool:
 
 
 def _written(tool: Mapping[str, Any]) -> Iterator[str]:
-    """Return the JSON of a tool in every form that templates write: the whole tool or only its function."""
+    """Return a tool's JSON in every form that templates write: the whole tool or only its function."""
     for part in (tool, tool.get("function", tool)):
         for indent in (None, 2, 4):
             for is_ascii in (False, True):
@@ -333,21 +333,21 @@ def _written(tool: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcedReading(Reading):
-    """A reading with sources; `places` holds the tokens of each source in its prompt."""
+    """A reading with sources; `places` holds the positions of each source's tokens in the prompt."""
 
     sourced: SourcedText
     places: tuple[tuple[int, ...], ...] = field(default=())
 
     @property
     def prompt(self) -> ModelText:
-        """The prompt, which goes to the encoder if the model has one."""
+        """The prompt, which the encoder reads if the model has one."""
         return self.context or self.text
 
 
 def read_sourced(
     pretrained: Pretrained, sourced: SourcedText, *, num_new: int = 0, key: str = "file"
 ) -> SourcedReading:
-    """Return a text as a model reads it; in its sources, the names of special tokens are ordinary text.
+    """Return a text as a model reads it, treating names of special tokens in its sources as ordinary text.
 
     Raises UserError, with `key` in the message, if the text and `num_new` new tokens are longer than the
     model can read.
@@ -370,9 +370,9 @@ def read_sourced(
     if most is not None and len(ids) + num_new > most:
         counts = [len(tokens) for tokens in places]
         longest = sourced.sources[counts.index(max(counts))].name
-        beside = f" with {num_new + 1} new ones" if num_new else ""
+        beside = f" with {num_new + 1} new tokens" if num_new else ""
         must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
-        raise UserError(f"{key}: the prompt {must}; the longest source is {longest}, {max(counts)})")
+        raise UserError(f"{key}: the prompt {must}; the longest source, {longest}, has {max(counts)})")
     unknown = pretrained.unknown_words(sourced.text, ids, spans)
     read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=spans, unknown=unknown)
     if not pretrained.has_decoder:
@@ -382,7 +382,7 @@ def read_sourced(
 
 
 class EncodedPair(NamedTuple):
-    """The tokens of two texts, the characters of the second, and the text to which each token belongs."""
+    """The tokens of two texts, the characters of the second text's tokens, and each token's text."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
@@ -390,7 +390,7 @@ class EncodedPair(NamedTuple):
 
 
 def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
-    """Return the question and the text with sources as a pair; names of special tokens are ordinary text."""
+    """Return the question and the text with sources as a pair. Names of special tokens are ordinary text."""
     read = pretrained.encoded(
         sourced.apart or "",
         text_pair=sourced.text,
@@ -406,10 +406,7 @@ def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
 
 
 def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the tokens of a text and their characters.
-
-    A special token's name in a source is ordinary text.
-    """
+    """Return a text's tokens and their characters. A special token's name in a source is ordinary text."""
     if sourced.apart is not None and pretrained.classifier is not None:
         pair = encoded_pair(pretrained, sourced)
         return pair.ids, pair.spans
@@ -431,7 +428,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
         return read["input_ids"], read["offset_mapping"]
-    # The pieces lie between actual special tokens; inside a piece, the names of such tokens are text.
+    # The pieces lie between real special tokens; inside a piece, the names of special tokens are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
     for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()
@@ -454,7 +451,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
 
 
 class SourcePrompt(NamedTuple):
-    """A question and a text with sources, or only such a text; optionally, an answer and the right source."""
+    """A text with sources, alone or with a question; optionally, also an answer and the right source."""
 
     name: str
     sentence: str
@@ -474,7 +471,7 @@ class SourcePrompt(NamedTuple):
 
 
 class SourcePromptFile(LineFile):
-    """JSON Lines or CSV with sentence and, optionally, context, answer, id, and right (a source's name)."""
+    """JSON Lines or CSV with sentence and, optionally, context, answer, id and right (a source's name)."""
 
     columns = ("sentence", "context", "answer", "id", "right")
 
@@ -482,7 +479,7 @@ class SourcePromptFile(LineFile):
         super().__init__(name, f"{key}: {name}")
 
     def prompts(self) -> list[SourcePrompt]:
-        """Return all prompts. Raises UserError with the invalid lines, and if there is no prompt."""
+        """Return all prompts. Raises UserError for invalid lines, and for a file without prompts."""
         prompts: list[SourcePrompt] = []
 
         def take(number: int, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Weights that stay in their files, and are read and widened when they are used.
+"""Weights that stay in their files and are read and widened when they are used.
 
-Only the header of a file is read in advance; it describes everything that a model needs.
+Only a file's header is read in advance, since it describes everything that a model needs.
 """
 
 import re
@@ -43,16 +43,19 @@ from attncli.models.weight_headers import ARCHITECTURE, ROPE_TENSORS, gguf_heade
 SMALL_NUMBERS = 2**18
 """Weights with fewer numbers are read when the model is loaded: norms, biases, and small tables."""
 FEW_ROWS = 32
-"""The number of vectors in a product up to which torch's threads spend more time waiting than working."""
+"""The number of vectors in a product up to which torch's threads wait longer than they work."""
 JOBS_PER_THREAD = 4
-"""Parts of a weight per thread from which threads hardly wait for each other; below, torch's threads work."""
+"""The number of a weight's parts per thread from which threads hardly wait for each other.
+
+For fewer parts, torch's own threads are used.
+"""
 TRIED_BYTES = 2**26
 """The number of bytes that are read to estimate how long reading everything takes."""
 
 
 @dataclass
 class Made(NumberSource):
-    """One output of a function of several tensors, such as transformers' conversion of a file's tensors."""
+    """One output of a function of several tensors, such as a conversion of file tensors by transformers."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -74,7 +77,7 @@ class Made(NumberSource):
     def rows(self, start: int, stop: int) -> Tensor:
         parts = self.args[0] if self.args else ()
         axis = self.args[1] if len(self.args) > 1 else self.named.get("dim", 0)
-        # The experts of a layer are stored separately and can be read separately.
+        # A layer's experts are stored separately and can be read separately.
         if self.function is torch.stack and axis == 0:
             return torch.stack([_loaded(part) for part in parts[start:stop]])
         if self.function is torch.cat and axis not in (0, -len(self.shape)):
@@ -98,11 +101,11 @@ class WholeWeight:
 
 @dataclass
 class Use:
-    """How the weights of a model are used: in which order, and which widened weights are kept in memory.
+    """The use of a model's weights: their order, and the widened weights that are kept in memory.
 
-    Nothing is kept during the first run. Later runs keep everything if `keeps` is True, in the pages of the
-    file, which other processes share, if `maps` is. While `is_loading` is True, operations on the model's
-    weights are only recorded.
+    Nothing is kept during the first run. Later runs keep everything if `keeps` is True; if `maps` is True,
+    they keep it in the pages of the file, which other processes share. While `is_loading` is True, operations
+    on the model's weights are only recorded.
     """
 
     device: torch.device
@@ -117,7 +120,7 @@ class Use:
     _held: list["Stored"] | None = None
 
     def follow(self, order: Sequence["Stored"]) -> None:
-        """Set the order in which every run of the model uses its weights."""
+        """Set the order in which each run of the model uses its weights."""
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
@@ -140,7 +143,7 @@ class Use:
     def begin(self, weight: "Stored") -> bool:
         """Start reading ahead from a weight that is about to be read.
 
-        Returns True if the weight is to be kept.
+        Return True if the weight is to be kept.
         """
         place = self._places.get(id(weight))
         if place is not None:
@@ -152,7 +155,7 @@ class Use:
         return self.keeps and weight.num_uses > 1
 
     def _read_ahead(self, place: int) -> None:
-        """Announce weights to the system some time before they are needed, once in each run of the model."""
+        """Announce weights to the system some time before they are needed, once per run of the model."""
         if not self._begun <= place < self._announced:
             self._announced, self._bytes_ahead = place + 1, 0
         else:
@@ -168,7 +171,7 @@ class Use:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the weights that are read inside the block, because they are used several times."""
+        """Keep the weights that are read inside the block, since they are used several times."""
         self._held = []
         try:
             yield
@@ -182,8 +185,8 @@ class Use:
 class Stored(Tensor):
     """A weight that takes no memory: its numbers are read when a computation uses them.
 
-    Its shape, dtype and device are known; everything else is computed from its numbers: a linear layer a few
-    rows at a time, and a table only from the rows that are looked up.
+    Its shape, dtype and device are known. Everything else is computed from its numbers: linear layers use a
+    few rows at a time, and tables use only the rows that are looked up.
     """
 
     source: NumberSource
@@ -195,7 +198,7 @@ class Stored(Tensor):
     @staticmethod
     def of(source: NumberSource, use: Use) -> "Stored":
         """Return the weight whose numbers come from a source."""
-        # The tensor is all NaN, so that operations that bypass this class do not go unnoticed.
+        # The tensor is all NaN, so that an operation that bypasses this class is noticed.
         device = source.device if isinstance(source, Cast) else "cpu"
         filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
@@ -218,7 +221,7 @@ class Stored(Tensor):
         return self.source.whole() if mapped is None else mapped
 
     def keep_if_wanted(self) -> None:
-        """Read the numbers now, before they are used, if they are to be kept."""
+        """If the numbers are to be kept, read them now, before they are used."""
         if self.numbers is None and self.use.begin(self):
             self.numbers = self._kept()
 
@@ -232,7 +235,7 @@ class Stored(Tensor):
             yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of the distinct requested rows, and each requested row's index among them."""
+        """Return the numbers of the distinct requested rows, and each requested row's index among these."""
         if self.numbers is not None:
             return self.numbers, rows
         wanted, places = torch.unique(rows, return_inverse=True)
@@ -276,7 +279,7 @@ class Stored(Tensor):
 
 
 NUMERIC_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-"""Properties that are computed from a tensor's numbers; all other properties only describe it."""
+"""The properties that are computed from a tensor's numbers; all other properties only describe the tensor."""
 DESCRIBES = frozenset(
     {
         *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.element_size),
@@ -298,7 +301,7 @@ CHANGES = re.compile("[a-z].*[a-z]_")
 """Matches the names of functions that change a tensor."""
 SETTERS = frozenset({DATA.__set__, Tensor.__setitem__})
 SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.contiguous})
-"""Functions that return the same numbers."""
+"""Functions whose result has the same numbers."""
 
 
 def _describes(func: Any) -> bool:
@@ -311,7 +314,7 @@ def _again(weight: Stored) -> Stored:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Return True if two weights have the same numbers; if both are at the same place, they are not read."""
+    """Return True if two weights have the same numbers. They are not read if both are at the same place."""
     is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
     return is_one_place or torch.equal(_loaded(a), _loaded(b))
 
@@ -343,7 +346,7 @@ def _tensors_in(part: Any) -> Iterator[Tensor]:
 def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
     """Return nested lists and dicts with each tensor changed.
 
-    With `Stored.read`, tensors that are in memory stay unchanged.
+    `Stored.read` leaves tensors in memory unchanged.
     """
     if isinstance(part, Tensor):
         return part if change is Stored.read and not isinstance(part, Stored) else change(part)
@@ -356,7 +359,7 @@ def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
-    """Return the future outputs of a function, with their shapes, computed when their numbers are needed."""
+    """Return a function's outputs as weights with known shapes, computed when their numbers are needed."""
     if func is Tensor.__getitem__ and args[1] is Ellipsis:
         return args[0]
     if func is Tensor.to and len(args) == 1 and named.keys() <= {"device", "dtype"}:
@@ -372,7 +375,7 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b; the numbers of W are not kept, but are read again for the gradient of x."""
+    """x W^T + b, where the numbers of W are not kept but are read again for the gradient of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, holder: list[Stored], bias: Tensor | None) -> Tensor:
@@ -391,7 +394,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
-    """Compute x W^T + b, a few rows of W at a time; each number is rounded once, as for a weight in memory.
+    """Compute x W^T + b, a few rows of W at a time. Each number is rounded once, as for a weight in memory.
 
     For a large weight, one thread reads, widens and multiplies some rows while another does the same for the
     next rows.
@@ -425,7 +428,7 @@ def _multiplied_in_parts(x: Tensor, source: NumberSource, bias: Tensor | None) -
 def _rows_multiplied(
     x: Tensor, source: NumberSource, bias: Tensor | None, output: Tensor, start: int, stop: int
 ) -> None:
-    # Not into a slice (out=), since another kernel, which sums in another order, handles its strides.
+    # Not into a slice (out=): a slice's strides need a different kernel, which sums in a different order.
     bias_rows = None if bias is None else bias[start:stop]
     output[:, start:stop] = functional.linear(x, source.passing(start, stop), bias_rows)
 
@@ -494,11 +497,11 @@ COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
     functional.embedding: _embedding,
     Tensor.__getitem__: _item,
 }
-"""Functions that may need only parts of a weight, with implementations that return None if they need all."""
+"""Functions that may need only parts of a weight; their implementations return None if they need all."""
 
 
 def unknown_types(folder: Path) -> set[str]:
-    """Return the types of weights in a folder that are not supported."""
+    """Return the unsupported types of weights in a folder."""
     files = map(tensors_in, weight_files(folder))
     return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
 
@@ -545,7 +548,7 @@ def gguf_weights(
     unread: list[str] = []
     for name, about in header.tensors.items():
         source = InGguf(file, about)
-        # A dry run without numbers, to find the resulting weight; of the experts, only one is run.
+        # A dry run without numbers finds the resulting weight; of the experts, only one is run.
         nothing = np.broadcast_to(
             np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
         )
@@ -574,9 +577,9 @@ def gguf_numbers(path: Path, name: str) -> list[float]:
 
 
 class _Names:
-    """Stands in for a model when transformers searches for weight names: it is only the model and its body.
+    """A stand-in for a model, with only the model and its body, when transformers searches for weight names.
 
-    transformers would otherwise visit every part, and build the table of all names for each one.
+    Otherwise, transformers would visit every part and build the table of all names for each part.
     """
 
     def __init__(self, model: Any, *, is_body: bool = False) -> None:
@@ -601,7 +604,7 @@ def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:
-    """Mark a model as loaded, so that from now on its weights are read when they are used."""
+    """Mark a model as loaded: from now on, its weights are read when they are used."""
     use.is_loading = False
     use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
     if use.device.type == "cpu":
@@ -620,7 +623,7 @@ def stored_use(model: nn.Module) -> Use | None:
 
 
 def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
-    """Return the stacks of blocks whose weights stay in their files, or all stacks with `in_memory`."""
+    """Return the stacks of blocks whose weights stay in their files or, with `in_memory`, all stacks."""
     stacks: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
         # A block's experts do not count as blocks.
@@ -635,10 +638,10 @@ def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleLis
 def showing_blocks(
     model: nn.Module, show: Callable[[int, int], None], *, in_memory: bool = False
 ) -> Iterator[None]:
-    """Inside the block, call `show` with the number of each block, from 1, and their total before it runs.
+    """Inside the block, call `show` before each block runs, with its number from 1 and the number of blocks.
 
-    This applies only to a model whose weights stay in their files, since its blocks take time; with
-    `in_memory`, it applies to any.
+    This applies only to a model whose weights stay in their files, since its blocks take time, or, with
+    `in_memory`, to any model.
     """
     blocks = [block for stack in blocks_of(model, in_memory=in_memory) for block in stack]
     with ExitStack() as hooks:
@@ -652,9 +655,9 @@ def showing_blocks(
 def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator[bool]:
     """Inside the block, shorten stacks to the blocks up to the first one of each kind.
 
-    This applies only to a model whose weights stay in their files; with `in_memory`, to any model. Blocks of
-    a kind have modules with equal settings and weights of equal shapes. Yields False if that is the whole
-    model. The caller restores parts and configs.
+    This applies only to a model whose weights stay in their files or, with `in_memory`, to any model. Blocks
+    of the same kind have modules with equal settings and weights of equal shapes. Yields False if that is the
+    whole model. The caller restores parts and configs.
     """
     is_shorter = False
     for stack in blocks_of(model, in_memory=in_memory):

@@ -1,4 +1,4 @@
-"""The tokens by which a model's output is judged: an answer, or one token compared with another."""
+"""The tokens by which a model's output is judged: an answer, or a token that is compared with another one."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Target:
     """The tokens of an answer, after a text or at its mask.
 
     `against` is the token with which a one-token answer is compared. `cache` is the model's cache of the
-    prompt if the model wrote the answer itself. `notes` say how the answer became tokens.
+    prompt if the model itself wrote the answer. `notes` describe how the answer became tokens.
     """
 
     ids: list[int]

@@ -1,4 +1,4 @@
-"""Files with one text on each line: lines are checked once, then read as needed; texts that run together."""
+"""Files with one text per line, checked once and then read as needed, and texts that run together."""
 
 import csv
 import errno
@@ -30,13 +30,13 @@ from attncli.system.files import (
 )
 from attncli.system.plain_text import binary_kind, counted, parsed_json
 
-if TYPE_CHECKING:  # a plan counts texts without loading torch
+if TYPE_CHECKING:  # texts of a plan are counted without loading torch
     from attncli.models.pretrained import Reading
 
 MAX_LISTED_GROUPS = 10
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
-"""The most characters in a cell: without a limit, an unclosed quote would take in the rest of the file."""
+"""The most characters in a cell. Without a limit, an unclosed quote would swallow the rest of the file."""
 
 AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
 TextRead = TypeVar("TextRead", covariant=True)
@@ -45,13 +45,13 @@ TextRead = TypeVar("TextRead", covariant=True)
 class LineFile:
     """The lines of a file, in bounded memory; errors about the file begin with `place`.
 
-    Standard input (`-`) and pipes are first copied to a temporary file, since they are read more than once.
-    Files named .jsonl, .ndjson or .json contain JSON Lines, and so do pipes whose first line begins with {.
-    Each record of a .csv or .tsv file becomes such a line, without the cells of other columns.
+    Standard input (`-`) and pipes are first copied to a temporary file, since the lines are read more than
+    once. Files named .jsonl, .ndjson or .json, and pipes whose first line begins with {, contain JSON Lines.
+    Each record of a .csv or .tsv file becomes a JSON line, without the cells of other columns.
     """
 
     columns: Sequence[str] = ()
-    """The columns read from a CSV file, the text first; empty if CSV is not supported."""
+    """The columns that are read from a CSV file, text first; empty if CSV files are not supported."""
     needed: Sequence[str] = ()
     """The columns that a CSV file must have; by default, the text."""
 
@@ -92,7 +92,7 @@ class LineFile:
     def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number.
 
-        Raises UserError for endless lines, as in a file without newlines.
+        Raises UserError for overlong lines, as in a file without newlines.
         """
         for number in count(1):
             try:
@@ -106,7 +106,7 @@ class LineFile:
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yield each record of a CSV file as JSON, with its last line number.
 
-        Raises UserError for a bad record.
+        Raises UserError for invalid records.
         """
         with closing(self._csv_rows(file)) as rows:
             columns = _with_usual_name(next(rows, (1, []))[1], self.columns)
@@ -124,7 +124,8 @@ class LineFile:
                 if len(row) != len(columns):
                     where, count = f"{self.label}:{number}", len(columns)
                     raise UserError(
-                        f"{where}: must have {count} cells, like the header: put cells with commas in quotes"
+                        f"{where}: must have {count} cells, like the header: "
+                        "put cells that contain commas in quotes"
                     )
                 cells = dict(zip(columns, row, strict=True))
                 row_cells = {name: cells[name] for name in self.columns if cells.get(name)}
@@ -137,7 +138,7 @@ class LineFile:
         """
         first_line = 1
         with _decoded(file) as text:
-            csv.field_size_limit(MAX_CELL)  # it applies to the whole process; the default is 128 KiB
+            csv.field_size_limit(MAX_CELL)  # the limit applies to the whole process; the default is 128 KiB
             reader = csv.reader(self._csv_lines(text), delimiter=self._delimiter, strict=True)
             try:
                 for cells in reader:
@@ -180,7 +181,7 @@ class LineFile:
             return next(rows, (1, []))[1]
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
-        """Yield every line, unmodified. Raises UserError for one that is longer than a cell may be."""
+        """Yield every line, unmodified. Raises UserError for a line that is longer than a cell may be."""
         for number in count(1):
             line = text.readline(MAX_CELL + 1)
             if len(line) > MAX_CELL:
@@ -205,8 +206,8 @@ class LineFile:
         """Return the fields of a line; unless the file is JSON Lines, the line is the first of `texts`.
 
         Each of `texts` may be an object with token ids, which becomes TokenIds; for the first text, the line
-        itself may have them. Names may be whole numbers, which become strings. Raises UserError with the line
-        number for other values.
+        itself may contain the ids. Names may be whole numbers, which become strings. Raises UserError, with
+        the line number, for other values.
         """
         where = f"{self.label}:{number}"
         try:
@@ -219,7 +220,9 @@ class LineFile:
         try:
             record = parsed_json(text)
         except ValueError as error:
-            message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
+            message = (
+                error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
+            )
             raise UserError(f"{where}: is not valid JSON: {message}") from None
         if isinstance(record, dict):
             record = dict(zip(_with_usual_name(record, texts), record.values(), strict=True))
@@ -234,7 +237,7 @@ class LineFile:
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
         """Pass every line to `check`.
 
-        Raises UserError with each error once, and the number of lines that have it.
+        Raises UserError with each distinct error and the number of lines that have it.
         """
         first, counts = dict[str, str](), Counter[str]()
         for number, data in self.lines():
@@ -283,7 +286,7 @@ ALTERNATIVE_NAMES = {"text": "sentence", "sentence": "text"}  # this lets one fi
 
 
 def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Return the names of fields, with the alternative name of the first expected field replaced."""
+    """Return the field names, replacing an alternative name of the first expected field by its usual name."""
     names_read, first = [*names], known[0]
     alternative = (
         None if first in names_read or ALTERNATIVE_NAMES.get(first) in known else ALTERNATIVE_NAMES.get(first)
@@ -292,7 +295,7 @@ def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
 
 
 def _with_token_ids(record: Any, texts: Sequence[str]) -> Iterator[str]:
-    """Replace each text that is given as ids with TokenIds, and yield errors."""
+    """Replace each text that is given as ids by TokenIds, and yield errors."""
     if not isinstance(record, dict):
         return
     if IDS in record and IDS not in texts:
@@ -343,9 +346,9 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` come from the file, if it has them.
+    """One of many texts; `id`, `group`, `context` and `answer` come from the file if it has them.
 
-    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is the file that a line
+    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is the file that the line
     names, if any.
     """
 
@@ -384,7 +387,7 @@ FILE_KINDS = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in re
 class FileList(LineFile):
     """A file with the names of other files, one per line, relative to its folder.
 
-    The text of each of them is its name. `key` is the setting for their kind.
+    The text of each listed file is its name. `key` is the setting for this kind of file.
     """
 
     def __init__(self, name: str, place: str, key: str) -> None:
@@ -399,7 +402,7 @@ class FileList(LineFile):
     def count(self) -> int:
         """Return the number of files.
 
-        Raises UserError with the lines that do not name a file, and for an empty list.
+        Raises UserError for lines that do not name a file, and for an empty list.
         """
         names: list[TextLine] = []
         self.check_lines(lambda number, data: names.append(self.named(number, data)))
@@ -418,7 +421,7 @@ class FileList(LineFile):
 
 @dataclass(frozen=True)
 class FileFolder:
-    """The files of one kind in a folder, ordered by name, as texts.
+    """The files of one kind in a folder, as texts, in order of their names.
 
     The text of each file is its name. `key` is the setting for the folder.
     """
@@ -428,7 +431,7 @@ class FileFolder:
 
     @property
     def label(self) -> str:
-        """The name of the folder in messages."""
+        """The folder's name in messages."""
         return self.folder
 
     def _files(self) -> list[Path]:
@@ -456,8 +459,8 @@ def file_texts(name: str, key: str) -> AbstractContextManager[FileFolder | FileL
 class TextFile(LineFile):
     """The file of the setting `texts`: one text per line, or JSON Lines or CSV with text, id and group.
 
-    JSON Lines may have token ids instead of a text, with optional labels: see TokenIds. With `group`, there
-    are only the texts of that group.
+    JSON Lines may contain token ids instead of a text, with optional labels: see TokenIds. With `group`, only
+    the texts of that group are included.
     """
 
     columns: Sequence[str] = ("text", "id", "group")
@@ -478,7 +481,7 @@ class TextFile(LineFile):
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """Return the number of texts. Raises UserError with the invalid lines, and if there is no text."""
+        """Return the number of texts. Raises UserError for invalid lines, and for a file without texts."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:
@@ -506,7 +509,7 @@ class TextFile(LineFile):
 
 
 class CountedFile(Protocol):
-    """A file of texts whose `count` reads it to the end and raises UserError for invalid lines."""
+    """A file of texts whose `count` reads all lines and raises UserError for invalid ones."""
 
     def __enter__(self) -> "CountedFile": ...
 
@@ -517,9 +520,9 @@ class CountedFile(Protocol):
 
 
 def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
-    """Read a file of texts to the end before a model is loaded. Raises UserError for invalid lines.
+    """Read a whole file of texts before a model is loaded.
 
-    A pipe is skipped, since it can be read only once.
+    Raises UserError for invalid lines. A pipe is skipped, since it can be read only once.
     """
     if Path(name).is_file():
         with opened() as file:
@@ -541,7 +544,7 @@ class PromptsFile(TextFile):
 
 
 class PairFile(PromptsFile):
-    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer, against and token."""
+    """Pairs of prompts: JSON Lines or CSV with text, other and, optionally, answer, against and token."""
 
     columns = (*PromptsFile.columns, "token")
 
@@ -552,9 +555,8 @@ class PairFile(PromptsFile):
             )
         line = super()._text(number, data)
         if line.other is None:
-            raise UserError(
-                f"{self.label}:{number}: other: is required: the prompt whose heads are swapped in"
-            )
+            prompt = "it is the prompt whose head outputs are swapped in"
+            raise UserError(f"{self.label}:{number}: other: is required: {prompt}")
         return line
 
 
@@ -562,12 +564,12 @@ MAX_TEXTS = 32
 MAX_WEIGHTS = 2**17
 """The most weights of a head in texts that run together: 8 texts of 128 tokens.
 
-Their whole matrices may be needed. Matrix products with a thousand rows gain nothing from more rows.
+Whole matrices may be needed, and matrix products with a thousand rows gain nothing from more rows.
 """
 TEXTS_PER_WINDOW = 2048
-"""The number of texts whose tokens are in memory: of a thousand sentences, a few dozen are equally long."""
+"""The number of texts whose tokens are in memory. Of a thousand sentences, a few dozen are equally long."""
 FILES_PER_WINDOW = 32
-"""The number of files in memory at a time; each takes about a megabyte, and most have the same size."""
+"""The number of files in memory at a time. Each takes about a megabyte, and most have the same size."""
 
 
 @runtime_checkable
@@ -580,7 +582,7 @@ class NumberedTexts(Protocol[TextRead]):
         ...
 
     def count(self) -> int:
-        """Return the number of texts. Raises UserError if one cannot be read, and if there are none."""
+        """Return the number of texts. Raises UserError if a text cannot be read, or if there are no texts."""
         ...
 
     def numbered(self) -> Iterator[tuple[int, TextRead]]:
@@ -616,7 +618,7 @@ def in_batches(
     """Yield every text with its reading, in batches that run together; `refuse` receives unreadable texts.
 
     The tokens of `window` texts are in memory at a time. The texts of a batch have equally many tokens and
-    words, so that no text is padded: padding would affect its neighbours in models that mix tokens outside of
+    words, so that no text is padded: padding would affect other tokens in models that mix tokens outside of
     attention.
     """
     texts = iter(texts)
@@ -641,7 +643,7 @@ def in_batches(
 class ManyTexts(Generic[TextRead]):
     """The texts of a file, from the setting `key`, in batches that run together.
 
-    Texts that `read` refuses are left out. `progress` is called with the completed share.
+    Texts that `read` refuses are left out. `progress` receives the completed share.
     """
 
     file: NumberedTexts[TextRead]
@@ -656,7 +658,10 @@ class ManyTexts(Generic[TextRead]):
     unknown: UnknownWords = field(default_factory=UnknownWords)
 
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
-        """Yield every text with its reading. Raises UserError if one is invalid or if none can be read."""
+        """Yield every text with its reading.
+
+        Raises UserError if a text is invalid or if no text can be read.
+        """
         count, texts = self.file.count(), self.file.numbered()
         window = FILES_PER_WINDOW if self.key in FILE_KINDS else TEXTS_PER_WINDOW
         read = self.read

@@ -1,4 +1,4 @@
-"""Tokens that users name: by position, by text, or by their place in a picture or a sound."""
+"""Tokens that users name, by position, by text, or by place in a picture or a sound."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,10 +21,10 @@ def checked_position(position: int, num_tokens: int, key: str) -> int:
 
 
 def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
-    """Return the positions of the tokens that a user names, in order, each with the name that refers to it.
+    """Return the positions of the tokens that a user names, in order, each with its name.
 
-    Tokens are named by position, by text, as the vocabulary spells them, or as a word of several tokens; see
-    `token_positions`. Names that no token in the text has are left out.
+    Tokens are named by position, by text, by their spelling in the vocabulary, or as a word of several
+    tokens; see `token_positions`. Names that match no token in the text are left out.
     """
     position_names: dict[int, str] = {}
     for name in names:
@@ -34,7 +34,7 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
 
 
 def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """Return the queries that heads look from: named tokens, by default [CLS] on a grid; None means all.
+    """Return the queries that heads look from: named tokens, by default [CLS] on a grid, or None for all.
 
     With None, the mean over all queries is used.
     """
@@ -74,10 +74,10 @@ def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str)
 
 
 def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
-    """Looks up the places of a text among the tokens that a model reads."""
+    """The places of texts among the tokens that a model reads."""
 
     def occurrences(sought: str) -> list[range]:
-        """Return every token with that text, or else every word with it, as a run of tokens."""
+        """Return every token with this text or else every word with it, as a range of tokens."""
         written, readable = pretrained.written_tokens(text), _readable_tokens(text, pretrained)
         alike = [
             range(i, i + 1)
@@ -102,7 +102,7 @@ def _token_positions(name: str, text: ModelText, pretrained: Pretrained) -> tupl
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
-    """Return the places of a word of several tokens, with overlapping ones merged."""
+    """Return the places of a word of several tokens, merging those that overlap."""
     ids: list[int] = text.ids.tolist()
     unknown = pretrained.tokenizer.unk_token_id
     words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]

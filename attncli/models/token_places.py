@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MadeOf(NamedTuple):
-    """The name of an input, and the token to which each of its numbers belongs, or -1 for none."""
+    """The name of an input, and the token to which each of its numbers belongs, or -1 for no token."""
 
     name: str
     tokens: Int[Tensor, "..."]
@@ -24,11 +24,11 @@ class MadeOf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Origin:
-    """The places of the tokens of a reading that is not a line of text; each kind of reading has a subclass.
+    """The places of tokens in a reading that is not a line of text; each kind of reading has a subclass.
 
-    `grid` is the row and column of each token, and `begins` its start in seconds: NaN for tokens outside the
-    input, such as words beside it, or None if tokens have no such places. `special` marks the tokens that the
-    model adds ([CLS], registers). `notes` describe how the file was read.
+    `grid` holds the row and column of each token, and `begins` its start in seconds: NaN for tokens outside
+    the input, such as accompanying words, or None if tokens have no such places. `special` marks the tokens
+    that the model adds ([CLS], registers). `notes` describe how the file was read.
     """
 
     what: ClassVar[str]
@@ -45,11 +45,11 @@ class Origin:
         return readings()[self.what]
 
     def reader(self, pretrained: "Pretrained") -> "Pretrained":
-        """Return the model, or the part of it that reads only this input."""
+        """Return the model, or the part of the model that reads only this input."""
         raise NotImplementedError
 
     def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
-        """Return the input of this part that its tokens are made of, and the token of each number in it."""
+        """Return the input from which this part makes its tokens, and the token of each number in it."""
         raise NotImplementedError
 
     def before_words(self, pretrained: "Pretrained") -> int | None:
@@ -72,7 +72,7 @@ class Origin:
         return None
 
     def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
-        """Raise UserError if runs of the model without some of its heads could not be compared.
+        """Raise UserError if the model's runs without some of its heads could not be compared.
 
         `name` is the name of the model, and `shapes` are the shapes of its inputs.
         """

@@ -1,8 +1,8 @@
-"""Check how far a tokenizer.json lengthens a short text before it is used, since anyone may have written it.
+"""Check of how much a tokenizer.json lengthens a short text, before it is used: anyone may have written it.
 
 Its normalizers may double a text forty times, and its post-processor may add a million tokens to each text.
-It is known how much each part can lengthen a text; if all parts together could go too far, the tokenizer is
-tried in a separate process.
+The most that each part can lengthen a text is known; if all parts together could exceed the limit, the
+tokenizer is tried in a separate process.
 """
 
 import string
@@ -21,9 +21,9 @@ from attncli.models.digests import cache_folder, content_digest
 from attncli.system.files import MEBIBYTE
 
 PARTS = ("normalizer", "pre_tokenizer", "decoder")
-"""The parts of a tokenizer that replace one text by another."""
+"""The parts of a tokenizer that replace a text by another text."""
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
-"""The names of the list of parts in a sequence."""
+"""The names under which a sequence lists its parts."""
 GROWTH = {
     **dict.fromkeys(("NFC", "NFD", "StripAccents", "Strip", "Lowercase", "Nmt", "Punctuation", "Digits"), 4),
     **dict.fromkeys(("NFKC", "NFKD"), 11),
@@ -33,9 +33,9 @@ GROWTH = {
 }
 """The largest growth of a text in bytes, by type of part."""
 MOST_GROWTH, MOST_ADDED = 1000, 1000
-"""Bytes per byte of text above which a tokenizer is tried, and the most tokens it may add to each text."""
+"""The growth in bytes above which a tokenizer is tried, and the most tokens that it may add to each text."""
 SMALL_BYTES = MEBIBYTE
-"""Files up to this size are checked in a few ms, so that their results are not cached."""
+"""Files up to this size are checked in a few ms, so their results are not cached."""
 MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
 """Characters of the text on which a tokenizer is tried, and of each text in its file; tokens to decode."""
 MEMORY_PER_BYTE = 40
@@ -43,7 +43,7 @@ MEMORY_PER_BYTE = 40
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """Raise UserError for a tokenizer.json that produces far more than the length of a text warrants.
+    """Raise UserError for a tokenizer.json that produces far more tokens than a text's length warrants.
 
     `read` reads the file. The digest of a harmless file is cached, so that it is not read again.
     """
@@ -73,7 +73,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
 
 
 def _growth(part: Any) -> float:
-    """Return the largest growth of a byte by a part, in bytes; infinite for an unknown type of part."""
+    """Return the most bytes that a part makes of one byte, or infinity for an unknown type of part."""
     match part:
         case None:
             return 1.0
@@ -91,7 +91,7 @@ def _growth(part: Any) -> float:
 
 
 def _inner(sequence: dict[str, Any]) -> list[Any]:
-    """Return the parts of a sequence, or one part of unknown type if they are not listed."""
+    """Return the parts of a sequence, or one part of unknown type if the parts are not listed."""
     listed = next((sequence[name] for name in SEQUENCES if name in sequence), None)
     return listed if isinstance(listed, list) else [{}]
 
@@ -110,7 +110,7 @@ def _longest_replacement(characters: str) -> float:
 
 
 def _added(part: Any) -> float:
-    """Return the number of tokens that a post-processor adds; infinite if unknown or if it copies texts."""
+    """Return the number of tokens that a post-processor adds; infinity if unknown or if it copies texts."""
     match part:
         case None | {"type": "ByteLevel"}:
             return 0.0
@@ -143,7 +143,7 @@ def _added_by_template(pieces: list[Any], part: dict[str, Any]) -> float:
 
 
 def _texts_in(part: Any) -> Iterator[str]:
-    """Yield every text in a part of a tokenizer: the patterns and their replacements."""
+    """Yield every text in a part of a tokenizer: patterns and their replacements."""
     if isinstance(part, str):
         yield part[:LONGEST_TRIED]
     elif isinstance(part, dict | list):
@@ -152,10 +152,7 @@ def _texts_in(part: Any) -> Iterator[str]:
 
 
 def _tried(path: Path, written: dict[str, Any]) -> str:
-    """Try a text that contains everything that a part could replace.
-
-    Raises ValueError for far too many tokens.
-    """
+    """Try a text with everything that a part could replace. Raises ValueError for too many tokens."""
     from tokenizers import Tokenizer
 
     parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]

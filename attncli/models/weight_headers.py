@@ -1,7 +1,4 @@
-"""The headers of safetensors and GGUF files, checked before other readers open them.
-
-This module needs no torch.
-"""
+"""The headers of safetensors and GGUF files, checked before other readers open the files, without torch."""
 
 import io
 import re
@@ -22,17 +19,17 @@ from attncli.system.plain_text import parsed_json
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
 MOST_COMMAS = 10_000_000
-"""The most commas in a header, whose entries become objects that take far more memory than the text."""
+"""The most commas in a header, since its entries become objects that take far more memory than the text."""
 BITS = re.compile("[0-9]+")
 """Matches the number of bits in the name of a type: F32, BF16, F8_E4M3; BOOL has 8."""
 
 
 def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """Return the tensors in a safetensors header, by name, and the offset of their bytes.
+    """Return the tensors of a safetensors file of the given size, by name, and the offset of their bytes.
 
-    The file has the given size. The header is its length (8 bytes, little-endian), then JSON with offsets,
-    which the package safetensors, an extra of attn, does not expose. Raises EOFError if the file is too
-    short, and ValueError for a damaged file.
+    The file begins with the length of the header (8 bytes, little-endian), followed by the header: JSON with
+    offsets, which the optional package safetensors does not expose. Raises EOFError if the file is too short,
+    and ValueError for a damaged file.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
@@ -79,7 +76,7 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
 
 
 def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """Return the tensors whose bytes begin there, and the end of the last tensor.
+    """Return the tensors whose bytes begin at this offset, and the end of the last tensor.
 
     Raises ValueError for a damaged header. As in the safetensors package, every byte must belong to exactly
     one tensor: a file whose tensors share bytes would take far more memory than its size.
@@ -127,9 +124,9 @@ ROPE_FREQS, ROPE_LONG, ROPE_SHORT = (
     "rope_factors_short.weight",
 )
 ROPE_TENSORS = (ROPE_FREQS, ROPE_LONG, ROPE_SHORT)
-"""Tensors that divide the frequencies of rotary positions. They become settings, not weights."""
+"""Tensors that divide the frequencies of rotary positions; they become settings, not weights."""
 MOST_PER_BLOCK = 4096
-"""The most items in an array that is kept: one per block of a model."""
+"""The most items in an array that is kept, such as one per block of a model."""
 ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
@@ -207,7 +204,7 @@ def gguf_settings(path: Path) -> Iterator[Path]:
         short = Path(folder) / path.name
         with short.open("wb") as made:
             made.write(_Header(file, size).without_long_arrays())
-            # The tensors have places but no numbers: the file has a hole, which takes no space.
+            # The tensors have places but no numbers: the file has a hole, which takes up no disk space.
             made.truncate(made.tell() + size)
         yield short
 
@@ -238,7 +235,7 @@ class _Header:
         }, settings
 
     def without_long_arrays(self) -> bytes:
-        """Return the header with all tensors and settings, except long arrays, such as vocabularies."""
+        """Return the header with all tensors and settings, without long arrays such as vocabularies."""
         num_tensors, num_values = self._counts()
         values: list[bytes] = []
         for _ in range(num_values):
@@ -332,6 +329,6 @@ def check_model_gguf(path: Path) -> GgufHeader:
         raise UserError(f"model: {path}: does not contain a model: {key:.200} is missing")
     for key, count in counts.items():
         if not isinstance(count, int) or count > header.num_blocks:
-            wrong = f"must be at most {header.num_blocks}, the blocks in its tensors (got {count!s:.20})"
-            raise UserError(f"model: {path}: {key:.200} {wrong}")
+            wrong = f"must be at most {header.num_blocks}, the number of blocks in its tensors"
+            raise UserError(f"model: {path}: {key:.200} {wrong} (got {count!s:.20})")
     return header

@@ -20,10 +20,10 @@ UnknownWord = tuple[str, str]
 
 @dataclass(frozen=True)
 class Words:
-    """The number of each token's word, from 0 without gaps, and the text of each word.
+    """The word number of each token, from 0 without gaps, and the text of each word.
 
-    Each special token of the tokenizer is a word, spelled as in the vocabulary. Each entry of `of_text` has
-    words of the text: one word, several if they share a token, or none for a special token.
+    Each special token of the tokenizer is a word, spelled as in the vocabulary. Each entry of `of_text` holds
+    words of the text: one word, several that share a token, or none for a special token.
     """
 
     of_token: tuple[int, ...]
@@ -31,14 +31,14 @@ class Words:
     of_text: tuple[range, ...]
 
     def shifted_right(self, start: str) -> "Words":
-        """Return the words with a start token in front, without the last token."""
+        """Return the words with a start token in front and without the last token."""
         token_words = (0, *(number + 1 for number in self.of_token[:-1]))
         count = token_words[-1] + 1
         return Words(token_words, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
 
 
 WordsOfCharacters = Callable[[str], list[int]]
-"""Numbers each character's word in a text, from 0; whitespace counts as part of the word that follows."""
+"""A function that returns the word number of each character, from 0; whitespace belongs to the next word."""
 
 
 def _is_letter(text: str, place: int) -> bool:
@@ -83,9 +83,9 @@ def words_of(
 ) -> Words:
     """Return the words that a text's tokens form.
 
-    Tokens of one word are merged, and so are words that share a token. `offsets` are the characters of each
-    token: a token belongs to the word of its first character. A special token that is only part of a word
-    (such as a byte) is treated like any other token.
+    Tokens of one word are merged, and so are words that share a token. `offsets` holds the characters of each
+    token, which belongs to the word of its first character. A special token that is only part of a word (such
+    as a byte) is treated like any other token.
     """
     character_words = [*of_characters, len(text)]
     token_words: list[int] = []
@@ -121,7 +121,7 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
 
 
 def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -> list[str]:
-    """Return a sentence that lists the words read as an unknown token; nothing if there are none."""
+    """Return a sentence that lists the words read as an unknown token, or nothing if there are none."""
     tokens_by_word = dict(words)
     if not tokens_by_word:
         return []
@@ -133,8 +133,8 @@ def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -
         ", ".join(map(repr, listed_words[:MOST_UNKNOWN])),
         " or ".join(dict.fromkeys(tokens_by_word.values())),
     )
-    what = "a word that is" if len(tokens_by_word) == 1 else "words that are"
-    return [f"{subject} {what} not in the model's vocabulary, read as {tokens}: {listed}{more}."]
+    what, are = ("a word that is", "is") if len(tokens_by_word) == 1 else ("words that are", "are")
+    return [f"{subject} {what} not in the model's vocabulary and {are} read as {tokens}: {listed}{more}."]
 
 
 @dataclass

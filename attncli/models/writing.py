@@ -1,6 +1,6 @@
-"""Text generation with transformers' generate, including the rows of attention that chose each token.
+"""Text generation with transformers' generate, with the attention rows of the query that chose each token.
 
-The prompt goes through fused attention, which computes no weights; each layer's last query is kept until its
+The prompt is read with fused attention, which computes no weights; each layer's last query is kept until its
 token is chosen. A model that runs only with its own eager attention returns dense weights.
 """
 
@@ -56,7 +56,7 @@ from attncli.models.layers import CannotShow, CapturedLayer, Numbering, Processe
 from attncli.models.pretrained import Pretrained
 
 LONG_CHUNK = 512
-"""The number of tokens per piece of a long prompt, for which a layer's intermediate results take a few MB."""
+"""The number of tokens per piece of a long prompt; a layer's intermediate results then take a few MB."""
 
 APPLIED_SETTINGS = frozenset(
     {
@@ -64,7 +64,7 @@ APPLIED_SETTINGS = frozenset(
         *("remove_invalid_values", "renormalize_logits"),
     }
 )
-"""Settings in a model's generation_config.json that also apply here and do not change the likeliest token."""
+"""Settings in a model's generation_config.json that apply here, too, without changing the likeliest token."""
 SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
     "bad_words_ids": None,
     "begin_suppress_tokens": None,
@@ -99,18 +99,18 @@ The caller decides how to sample; caches, candidates of drafts and the like do n
 LONGEST_SETTING = 24
 
 OnToken = Callable[[int, Sequence[CapturedLayer]], None]
-"""Receives each new token and, for every layer, the attention of the query that chose it."""
+"""A function that receives each new token and, for every layer, the attention of the query that chose it."""
 
 
 class TextPieces:
-    """Passes on the text of tokens as they are generated, but only in whole characters."""
+    """The text of tokens, passed on as they are generated, but only in whole characters."""
 
     def __init__(self, text_of: Callable[[list[int]], str], on_text: Callable[[str], None]) -> None:
         self._text_of, self._on_text = text_of, on_text
         self._num_handed_over = 0
 
     def take(self, ids: list[int]) -> None:
-        """Take all the tokens generated so far."""
+        """Take all tokens that have been generated so far."""
         text = self._text_of(ids)
         if not text.endswith("\ufffd"):
             self._on_text(text[self._num_handed_over :])
@@ -124,7 +124,7 @@ def prompt_inputs(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[st
 
 
 class LastRows:
-    """The attention of the last `count` queries in each layer during a decoder's last run."""
+    """The attention of the last `count` queries in each layer, from a decoder's last run."""
 
     def __init__(
         self, has_two_stacks: bool, count: int = 1, *, processed: ProcessedInputs | None = None
@@ -137,7 +137,7 @@ class LastRows:
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
-        """Forget the previous run; if a prompt is read in pieces, the last piece counts."""
+        """Forget the previous run. If a prompt is read in pieces, the last piece counts."""
         self.layers = []
         self.fused.forget()
         self.numbering.taken.clear()
@@ -148,7 +148,7 @@ class LastRows:
         Return the output of fused attention, or None if that cannot compute the output.
         """
         attention = layer.attention
-        if isinstance(attention, GivenWeights):  # the caller replaced them, together with the output
+        if isinstance(attention, GivenWeights):  # the caller replaced the weights, together with the output
             if layer.stack != "encoder":
                 rows = GivenWeights(attention.weights[:, :, -self.count :], attention.seen[:, -self.count :])
                 self.layers.append(replace(layer, attention=rows))
@@ -220,7 +220,7 @@ def query_rows(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen: the likeliest, or one sampled from the likeliest with a seed and a temperature.
+    """The choice of tokens: the likeliest, or one sampled from the likeliest with a seed and a temperature.
 
     Without `max_new_tokens`, the model's generation_config.json sets the limit.
     """
@@ -240,7 +240,7 @@ class Decoding:
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
         if self.max_new_tokens is None:
             config.max_length = of_model.max_length
-        if hasattr(of_model, "return_timestamps"):  # Whisper has these, which would appear among the words
+        if hasattr(of_model, "return_timestamps"):  # Whisper has these tokens; they would be words
             config.return_timestamps = False
         config.do_sample = self.temperature is not None or self.top_p is not None
         if config.do_sample:
@@ -255,12 +255,15 @@ def settings_notes(config: GenerationConfig) -> list[str]:
     if chooses := _settings(config, SETTINGS_THAT_CHOOSE):
         notes.append(f"The model's generation_config.json affects the choice of tokens: {chooses}.")
     if left_out := _settings(config, SETTINGS_LEFT_OUT):
-        notes.append(f"Ignored from the model's generation_config.json: {left_out}.")
+        notes.append(f"These settings in the model's generation_config.json are ignored: {left_out}.")
     return notes
 
 
 def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
-    """Return `repetition_penalty 1.2, suppress_tokens`: the settings with an effect, long values omitted."""
+    """Return the settings that have an effect, without long values:
+
+    `repetition_penalty 1.2, suppress_tokens`.
+    """
     values = {name: getattr(config, name, None) for name in neutral}
     texts = {name: str(value) for name, value in values.items() if value not in (None, neutral[name])}
     return ", ".join(
@@ -269,7 +272,7 @@ def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
 
 
 class Writer(NamedTuple):
-    """The module that runs for each new token, with its name: the model itself, or a part of it."""
+    """The module that runs for each new token (the model or a part of it), with its name."""
 
     model: PreTrainedModel
     part: str = ""
@@ -299,21 +302,21 @@ def write(
 ) -> Way:
     """Let the model continue one text; `on_token` receives every token. Returns the way of capture.
 
-    The tokenizer is needed for models that stop at a string rather than a token. A `cache` from `whole_cache`
-    then holds the keys of the prompt and the generated tokens. `meanwhile` is open while the model generates.
-    Raises UserError if the model returns no weights for its tokens or cannot generate, and MemoryError if
-    memory runs out.
+    The tokenizer is needed for models that stop at a string rather than a token. Afterwards, a `cache` from
+    `whole_cache` holds the keys of the prompt and the generated tokens. `meanwhile` is open while the model
+    generates. Raises UserError if the model returns no weights for its tokens or cannot generate, and
+    MemoryError if memory runs out.
     """
     model.config.use_cache = True
     kind = model.config.model_type
     with ExitStack() as cleanup:
         with model_errors(kind):
             if not model.can_generate():
-                raise CannotShow("it has no language modeling head to generate text with")
+                raise CannotShow("it has no language-modelling head, so it cannot generate text")
             writer, way = generating_part(model).model, Way("eager")
             if writer is model:
                 way = capture_way(model, _first_inputs(model, inputs))
-        cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
+        cleanup.enter_context(model_errors(kind, "continue a text with transformers' generate"))
         cleanup.enter_context(random_state_restored())
         torch.manual_seed(decoding.seed)
         stop_strings = writer.generation_config.stop_strings or ()
@@ -328,7 +331,7 @@ def write(
         else:
             cleanup.enter_context(with_eager_attention(model))
             cleanup.enter_context(handing_over_weights(writer, rows))
-        # Processed inputs are read at once: their numbers may belong to tokens of two pieces.
+        # Processed inputs are not split: their numbers may belong to tokens of two pieces.
         num_tokens = 0 if processed is not None else inputs["input_ids"].shape[1]
         options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
         options |= _own_options(model, writer.generation_config)
@@ -336,7 +339,9 @@ def write(
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
             if tokenizer is None:
-                raise UserError("tokenizer: is required, since the model stops at a text (stop_strings)")
+                raise UserError(
+                    "tokenizer: is required, since the model stops at certain strings (stop_strings)"
+                )
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers does not annotate it
         with meanwhile():
@@ -359,7 +364,7 @@ def _own_options(model: PreTrainedModel, config: GenerationConfig) -> dict[str, 
 
 
 def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the inputs of a model before it generates: for a decoder, its start token."""
+    """Return a model's inputs before it generates, such as a decoder's start token."""
     if not model.config.is_encoder_decoder:
         return inputs
     device = next(iter(inputs.values())).device
@@ -413,7 +418,7 @@ class WholeCache(NamedTuple):
     """A cache that keeps keys beyond a sliding window, so that every key has its position.
 
     `is_changed` is True if the model's default cache would drop keys. `may_be_cut` is True if a text may
-    continue from a part of the cache, which excludes states other than caches of keys, and rotations that
+    continue from a part of the cache; this excludes states other than keys and values, and rotations that
     depend on the length of the text (dynamic, longrope).
     """
 
@@ -423,7 +428,7 @@ class WholeCache(NamedTuple):
 
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
-    """Return an empty cache for a decoder, or None for a model without a cache, or with a different kind."""
+    """Return an empty cache for a decoder, or None for a model without such a cache."""
     if not model.can_generate():  # only models that generate text declare their cache
         return None
     supports: Any = model._supports_default_dynamic_cache
@@ -490,7 +495,7 @@ def _check_numbers(input_ids: Tensor, scores: Tensor) -> Tensor:
 
 
 class _TokenWatcher(StoppingCriteria):
-    """Never stops the generation: transformers calls it whenever a token has been chosen."""
+    """A stopping criterion that never stops: transformers calls it whenever a token has been chosen."""
 
     def __init__(self, rows: LastRows, on_token: OnToken) -> None:
         self.rows, self.on_token = rows, on_token
@@ -505,7 +510,7 @@ class _TokenWatcher(StoppingCriteria):
 
 
 class _EndOfText(StoppingCriteria):
-    """Stops once the new text contains one of these strings; transformers' class fails on word tokenizers."""
+    """Stops when the new text contains one of these strings; transformers' class fails on word tokenizers."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
         self.tokenizer, self.strings = tokenizer, strings
@@ -553,7 +558,7 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
         )
     except MemoryError:
         raise
-    except Exception as error:  # code from others may fail in any way
+    except Exception as error:  # third-party code may fail in any way
         raise ValueError(one_line_reason(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:

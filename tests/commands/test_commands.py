@@ -423,7 +423,7 @@ def test_a_colour_variable_colours_no_file(
         ("self >&-", 4, "cannot write: standard output is closed\n"),
         ("self 2>&- >&-", 4, ""),
         ("self --file - <&-", 2, "--file: standard input is closed\n"),
-        ("show - <&-", 2, "standard input is closed: use a file name\n"),
+        ("show - <&-", 2, "standard input is closed: pass a file name instead\n"),
         ("show - <&- 2>&-", 2, ""),
         ("--help | true", 0, ""),
     ],

@@ -364,7 +364,7 @@ def test_a_reader_is_told_where_nothing_could_be_compared(tokenizer: PreTrainedT
             raise ValueError("no")
 
     model.layers[1].register_forward_pre_hook(fail)
-    note = "Not compared with the model's own eager attention, which fails: ValueError: no"
+    note = "The weights were not compared with the model's own eager attention, which fails: ValueError: no"
     for experiment in ("heads", "self", "multihead"):
         report = attncli.run(experiment, model=model, tokenizer=tokenizer, sentence=SENTENCE)
         assert note in report.notes

@@ -309,7 +309,7 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
             "model": ARCHITECTURES["Llama"].build(),
             "dtype": "float16",
         },
-        r"model: must be a folder's name or .* \(got DataParallel: pass the LlamaModel inside it\)": {
+        r"model: must be the name of a folder or .* \(got DataParallel: pass the LlamaModel inside it\)": {
             "model": torch.nn.DataParallel(ARCHITECTURES["Llama"].build())
         },
     }

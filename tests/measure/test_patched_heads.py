@@ -132,7 +132,7 @@ def test_what_w_o_reads_comes_after_a_norm() -> None:
     assert abs(before - gated) > 1e-5
     with (
         attncli.patch(opened, "1:3", lambda head: head.gated),
-        pytest.raises(attncli.UserError, match="gated exists only at W_O"),
+        pytest.raises(attncli.UserError, match="gated is available only at W_O"),
     ):
         model(torch.tensor([IDS]))
 

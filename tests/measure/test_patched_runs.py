@@ -134,7 +134,7 @@ def test_a_module_that_is_several_layers_is_not_run_by_itself() -> None:
     layer = model.encoder.albert_layer_groups[0].albert_layers[0]
     for runs_before in (False, True):
         with (
-            pytest.raises(attncli.UserError, match="serves several layers, so that its number is unknown"),
+            pytest.raises(attncli.UserError, match="serves several layers, so its layer number is unknown"),
             attncli.patch(attncli.open_model(model), "1:1", without_output),
         ):
             if runs_before:
@@ -218,7 +218,7 @@ def test_what_a_training_model_does_at_random_or_later_is_refused() -> None:
     llama.gradient_checkpointing_disable()
     trained()
     llama.model.layers[1].self_attn.attention_dropout = 0.1
-    with pytest.raises(attncli.UserError, match=r"layers.1.self_attn drops out weights"):
+    with pytest.raises(attncli.UserError, match=r"layers.1.self_attn applies dropout to its weights"):
         trained()
     assert not llama.training
 
@@ -261,7 +261,9 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
             assert probability == pytest.approx(float(expected[0, -1].softmax(dim=-1).max()), abs=1e-6)
     for run in (lambda: logits_of(llama), lambda: attncli.survey(model, ids)):
         with (
-            pytest.raises(attncli.UserError, match="is being measured by this call's caller"),
+            pytest.raises(
+                attncli.UserError, match="is already being measured by the code that made this call"
+            ),
             attncli.patch(model, "0:1", asks),
         ):
             run()

@@ -64,7 +64,7 @@ def test_an_answer_has_the_blank_that_the_text_needs(attn: Attn, folder: Path) -
     flags = ["--model", str(folder), prompt, "--answer", "Mary", "--against", "John", "--format", "json"]
     report = json.loads(attn(["why", *flags]).out)
     assert report["statistics"]["parts"]["logit"] == pytest.approx(6.1196, abs=1e-3)
-    assert "Used with a blank before each, which is more likely here: ' Mary' and ' John'." in " ".join(
+    assert "Used with a space before each, which is more likely here: ' Mary' and ' John'." in " ".join(
         report["notes"]
     )
     report = json.loads(attn(["ablate", *flags, "--heads", "3:0"]).out)

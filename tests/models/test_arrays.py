@@ -67,10 +67,15 @@ def line_of(path: Path, **options: Any) -> str:
 def test_several_arrays_are_chosen_by_name(tmp_path: Path) -> None:
     for path in {path for path, _ in files(tmp_path, {"first": numbers("f4"), "second": numbers("f4")})}:
         assert line_of(path) == f"{path.name}: contains 2 arrays: choose one with --array NAME: first, second"
-        expected = f"--array: {path.name} has no secnd, but first, second (did you mean 'second'?)"
+        expected = (
+            f"--array: {path.name} has no array secnd, but it has first, second (did you mean 'second'?)"
+        )
         assert line_of(path, name="secnd") == expected
     np.save(tmp_path / "x.npy", numbers("f4"))
-    assert line_of(tmp_path / "x.npy", name="a") == "--array: x.npy contains a single array, without a name"
+    assert (
+        line_of(tmp_path / "x.npy", name="a")
+        == "--array: x.npy contains a single array, which has no name: omit --array"
+    )
 
 
 def npy(shape: tuple[int, ...], kind: str = "<f4", content: bytes = b"") -> bytes:
@@ -107,7 +112,7 @@ def pickled() -> bytes:
 
 
 TERABYTE = 2**40
-OBJECTS = "contains Python objects, which can run code when read: save numbers"
+OBJECTS = "contains Python objects, which can run code when it is read: save only numbers"
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 DAMAGED = {
     "empty.npy": (b"", "is not a NumPy file, or is damaged"),
@@ -154,7 +159,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         line = line_of(tmp_path / "bomb.npz", most_bytes=10_000_000)
-        assert line == "bomb.npz: needs about 0.36 GB of memory, but only 0.01 GB are free"
+        assert line == "bomb.npz: needs about 0.36 GB of memory, but only 0.01 GB is free"
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
@@ -220,7 +225,7 @@ def test_names_of_files() -> None:
         and is_array_file("x.pt")
         and not is_array_file("x.json")
     )
-    with pytest.raises(UserError, match=r"x\.pkl: pickled files can run code when read"):
+    with pytest.raises(UserError, match=r"x\.pkl: is a pickled file, which can run code when it is read"):
         is_array_file("x.pkl")
 
 
@@ -228,8 +233,8 @@ FITTING = {
     (5,): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got 5)",
     (): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got a single number)",
     (2, 0): "w: is empty (2 × 0)",
-    (2, 3): "--context-tokens: is required: w has 2 queries and 3 keys",
-    (3, 3): "--tokens: must be 3, one for each query (got 2)",
+    (2, 3): "--context-tokens: is required, since w has 2 queries but 3 keys",
+    (3, 3): "--tokens: must have 3 tokens, one for each query (got 2)",
 }  # fmt: skip
 
 
@@ -243,11 +248,11 @@ def test_arrays_that_do_not_fit_are_one_line(shape: tuple[int, ...]) -> None:
 def test_arrays_without_a_number_or_beyond_all_numbers() -> None:
     for value, message in (
         (np.nan, "contains no numbers"),
-        (1e300, "must not contain numbers beyond 1e+200"),
+        (1e300, "must contain only numbers between -1e+200 and 1e+200"),
     ):
         with pytest.raises(UserError, match=message.replace("+", r"\+")):
             checked_weights(np.full((2, 2), value), "w", None, None)
-    with pytest.raises(UserError, match=r"--context-tokens: must be 3, one for each key \(got 1\)"):
+    with pytest.raises(UserError, match=r"--context-tokens: must have 3 tokens, one for each key \(got 1\)"):
         checked_weights(np.ones((2, 3)), "w", None, ["a"])
     with pytest.raises(UserError, match=r"needs about .* GB of memory"):
         checked_weights(np.ones((2, 3)), "w", None, None, most_bytes=10)
@@ -272,7 +277,7 @@ def test_tokens_are_lines_or_a_list(tmp_path: Path, text: str, tokens: tuple[str
 
 def test_tokens_that_are_none(tmp_path: Path) -> None:
     for name, text, message in (
-        ("x.json", "a\n", "must be a JSON list of texts"),
+        ("x.json", "a\n", "must be a JSON list of strings"),
         ("x", "", "is empty: it contains no tokens"),
     ):
         (tmp_path / name).write_text(text)

@@ -235,7 +235,7 @@ def test_a_gguf_has_no_more_blocks_than_its_tensors(gguf: Path) -> None:
     ((start, stop),) = [(a, b) for name, a, b in sections(content) if name == "llama.block_count"]
     gguf.write_bytes(content[:start] + (10**9).to_bytes(4, "little") + content[stop:])
     with bounded(seconds=10, num_bytes=2**28):
-        reason = "llama.block_count must be at most 2, the blocks in its tensors (got 1000000000)"
+        reason = "llama.block_count must be at most 2, the number of blocks in its tensors (got 1000000000)"
         assert opened(gguf) == f"model: {gguf}: {reason}"
 
 

@@ -159,11 +159,11 @@ BROKEN: dict[Callable[[Path], None], str] = {
     folder_as_weights: "model.safetensors: is a folder, not a file",
     device_as_vocabulary: "vocab.txt: is a device, not a file",
     broken_link: "generation_config.json: is a broken link, not a file",
-    endless_layers: "num_hidden_layers must be at most 1000 for weights of 39 tensors (got 1000000000)",
+    endless_layers: "num_hidden_layers must be at most 1000 for a checkpoint of 39 tensors (got 1000000000)",
     endless_labels: "num_labels must be at most 1000000 (got 1000000000)",
-    shard_outside: "index.json: lists ../other.safetensors, which is not a file in its folder",
-    shard_missing: "index.json: lists model-00002-of-00002.safetensors, which is not a file in its folder",
-    shard_number: "index.json: lists 5, which is not a file in its folder",
+    shard_outside: "index.json: lists ../other.safetensors, but the folder has no such file",
+    shard_missing: "index.json: lists model-00002-of-00002.safetensors, but the folder has no such file",
+    shard_number: "index.json: lists 5, but the folder has no such file",
     index_without_shards: "index.json: has no weight_map",
 }
 
@@ -207,7 +207,7 @@ def test_learned_vectors_before_a_text_are_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match=r"puts learned vectors before a text \(prompt or prefix tuning\)"):
         check_model_folder(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="has only an adapter: put the files of its model beside it"):
+    with pytest.raises(UserError, match="has only an adapter: put the files of the base model beside it"):
         check_model_folder(folder)
 
 
@@ -222,11 +222,11 @@ def change_config(folder: Path, **settings: object) -> None:
         ({"model_type": "no-such-model"}, "cannot be loaded"),
         ({"hidden_size": "wide"}, "cannot be loaded"),
         ({"num_attention_heads": 5}, "cannot be loaded"),
-        ({"hidden_size": 64}, "weights are missing or have another shape"),
-        ({"num_hidden_layers": 3}, "weights are missing or have another shape"),
+        ({"hidden_size": 64}, "weights are missing or have the wrong shape"),
+        ({"num_hidden_layers": 3}, "weights are missing or have the wrong shape"),
         ({"use_return_dict": True}, "cannot be loaded"),
         ({"rope_scaling": "x"}, "cannot be loaded"),
-        ({"intermediate_size": 0}, "weights are missing or have another shape"),
+        ({"intermediate_size": 0}, "weights are missing or have the wrong shape"),
         (
             {"hidden_size": 4 * 10**7},
             "config.json: describes more than 1,076 MB of weights, but its files have 0.1 MB",

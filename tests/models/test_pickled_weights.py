@@ -164,12 +164,12 @@ UNREAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "sparse": (lambda path: save({"a": torch.eye(3).to_sparse()}, path), "has a, of type sparse_coo"),
     "expanded": (
         lambda path: save({"mask": torch.ones(1).expand(10**6)}, path),
-        "has mask expanded from fewer numbers: call .contiguous() before saving it",
+        "has mask that was expanded from fewer numbers: call .contiguous() before saving it",
     ),
     "a plain pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "or is damaged"),
     "a number of names": (
         lambda path: save({1: torch.ones(2)}, path),
-        "has a tensor with the key 1, which must be text",
+        "has a tensor with the key 1, which must be a string",
     ),
     "empty": (lambda path: path.write_bytes(b""), "or is damaged"),
     "text": (lambda path: path.write_text("weights"), "or is damaged"),
@@ -253,7 +253,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
     ),
     "a key of nested tuples": (
         b"})" + b"\x85" * 1_000_000 + tensor(2) + b"s",
-        "cannot be read by torch.load(weights_only=True): it crashes its process",
+        "cannot be read by torch.load(weights_only=True): it crashed its process",
     ),
 }
 
@@ -262,7 +262,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
     ("tensor", "reason"),
     [
         (torch.eye(3).to_sparse(), "has a tensor of type sparse_coo: save it dense"),
-        (torch.ones(1).expand(10**6), "has a tensor expanded from fewer numbers"),
+        (torch.ones(1).expand(10**6), "has a tensor that was expanded from fewer numbers"),
     ],
 )
 def test_a_bare_tensor_that_is_refused_has_no_empty_name(
@@ -424,7 +424,7 @@ def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
     assert attn(asked).out == expected
     (folder / "part-1.bin").unlink()
     with pytest.raises(
-        UserError, match=r"pytorch_model.bin.index.json: lists part-1.bin, which is not a file"
+        UserError, match=r"pytorch_model.bin.index.json: lists part-1.bin, but the folder has no such file"
     ):
         check_model_folder(folder)
     (folder / "pytorch_model.bin.index.json").unlink()

@@ -110,7 +110,7 @@ def with_tokenizer(folder: Path, kind: str, *, unk_token: str | None = None) -> 
 def test_words_that_the_vocabulary_lacks_are_named(tmp_path: Path, kind: str, unk_token: str | None) -> None:
     pretrained = with_tokenizer(tmp_path, kind, unk_token=unk_token)
     (note,) = read_text(pretrained, "the zebra cat \u202eמ zebra").left_out_notes()
-    has = "The text has words that are not in the model's vocabulary, read as <unk>: "
+    has = "The text has words that are not in the model's vocabulary and are read as <unk>: "
     assert note == f"{has}'zebra', '\\u202eמ'."
     (note,) = read_text(pretrained, "the " + " ".join(f"w{i}" * 20 for i in range(7))).left_out_notes()
     assert "'w0w0w0w0w0w0w0w0w0w0w0w0…', " in note and note.endswith(" and 2 more.")
@@ -130,7 +130,7 @@ def test_unknown_words_of_a_tokenizer_without_places(tmp_path: Path) -> None:
     without = type("Slow", (type(pretrained.tokenizer),), {"is_fast": False})
     pretrained.tokenizer.__class__ = without
     (note,) = read_text(pretrained, "the [UNK] zebra cat").left_out_notes()
-    assert note.endswith("has a word that is not in the model's vocabulary, read as [UNK]: 'zebra'.")
+    assert note.endswith("has a word that is not in the model's vocabulary and is read as [UNK]: 'zebra'.")
 
 
 def test_unknown_words_of_both_texts_and_of_many(tmp_path: Path) -> None:
@@ -139,19 +139,21 @@ def test_unknown_words_of_both_texts_and_of_many(tmp_path: Path) -> None:
     assert note.endswith("read as [UNK]: 'zebra', 'lion'.")
     survey = attncli.survey_texts(pretrained, ["the cat", "the zebra", "the ox sat", "ox"])
     (note,) = (note for note in survey.notes if "vocabulary" in note)
-    assert note.startswith("3 texts have words that are not in the model's vocabulary, read as [UNK]: ")
+    assert note.startswith(
+        "3 texts have words that are not in the model's vocabulary and are read as [UNK]: "
+    )
     assert note.count("'ox'") == note.count("'zebra'") == 1
 
 
 ODD: dict[str, tuple[dict[str, object], str]] = {
-    "negative": ({"input_ids": [2, -1]}, "returns the token -1, but the model has only the tokens 0 to 60"),
-    "too large": ({"input_ids": [2, 61]}, "returns the token 61, but the model has only the tokens 0 to 60"),
-    "huge": ({"input_ids": [2, 2**70]}, "returns the token 1180591620717411303424"),
+    "negative": ({"input_ids": [2, -1]}, "returns token -1, but the model has only tokens 0 to 60"),
+    "too large": ({"input_ids": [2, 61]}, "returns token 61, but the model has only tokens 0 to 60"),
+    "huge": ({"input_ids": [2, 2**70]}, "returns token 1180591620717411303424"),
     "numbers": ({"input_ids": [2, 1.5]}, r"must return a list of token ids \(got \[2, 1.5\]\)"),
     "nothing": ({}, r"must return a list of token ids \(got None\)"),
-    "empty": ({"input_ids": [], "offset_mapping": []}, "found no tokens in it"),
+    "empty": ({"input_ids": [], "offset_mapping": []}, "finds no tokens in this text"),
     "no place": ({"offset_mapping": [(0, 3), None]}, r"must place token 1 at characters .*\(got None\)"),
-    "few places": ({"offset_mapping": [(0, 3)]}, "must return the place of each of 2 tokens"),
+    "few places": ({"offset_mapping": [(0, 3)]}, "must return the character range of each of 2 tokens"),
     "beyond": ({"offset_mapping": [(0, 3), (4, 9)]}, r"from 0 to 7, the end of the text \(got \(4, 9\)\)"),
     "back": ({"offset_mapping": [(4, 7), (0, 3)]}, r"from 4 to 7, the end of the text \(got \(0, 3\)\)"),
 }

@@ -64,7 +64,7 @@ def test_a_cell_that_nothing_closes_does_not_fill_the_memory(
         (b"", ":1: must have a column text (it is empty); "),
         (
             b"text,id\nthe cat, sat,3\n",
-            ":2: must have 2 cells, like the header: put cells with commas in quotes",
+            ":2: must have 2 cells, like the header: put cells that contain commas in quotes",
         ),
         (b"text,id\na,1\nb\n", ":3: must have 2 cells, like the header"),
         (b'text\n""\n', ":2: text: must hold at least one token (got an empty text)"),

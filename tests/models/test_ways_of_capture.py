@@ -353,7 +353,9 @@ def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.Monkey
     model = with_settings("Mistral", sliding_window=30)
     assert capture(model, random_inputs(model, 30), nothing).notes() == []
     notes = capture(model, random_inputs(model, 45), nothing).notes()
-    assert notes == ["Not compared with the model's own eager attention beyond the first 20 tokens."]
+    assert notes == [
+        "The weights were not compared with the model's own eager attention beyond the first 20 tokens."
+    ]
 
 
 def test_outputs_without_names_are_compared() -> None:
@@ -372,9 +374,8 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
 
     model.get_submodule("encoder.layer.1").register_forward_pre_hook(fail)
     way = capture(model, inputs, nothing)
-    note = (
-        "Not compared with the model's own eager attention, which fails: AttributeError: no eager attention"
-    )
+    fails = "which fails: AttributeError: no eager attention"
+    note = f"The weights were not compared with the model's own eager attention, {fails}"
     assert way.kind == "interface" and way.notes() == [note]
 
 

@@ -183,7 +183,7 @@ def test_what_is_no_loaded_model_is_refused() -> None:
         (
             "self",
             {"model": torch.nn.Linear(2, 2), "tokenizer": tokenizer},
-            ["model: must be a folder's name or a transformers PreTrainedModel (got Linear)"],
+            ["model: must be the name of a folder or a transformers PreTrainedModel (got Linear)"],
         ),
         (
             "self",

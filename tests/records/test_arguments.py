@@ -57,12 +57,12 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"method": "swap", "other": "to go or not to b", "token": 99},
     ),
     "token: needs method swap (got zero)": (attncli.ablate, {"token": 1}),
-    "other: must have one prompt per text, 1 (got 2)": (
+    "other: must have 1 prompt, one per text (got 2)": (
         attncli.ablate,
         {"method": "swap", "other": [TEXT, TEXT]},
     ),
     "against: needs `answer`": (attncli.ablate, {"against": "e"}),
-    "against: needs `answer`, which": (attncli.why, {"against": "e"}),
+    "against: needs `answer`, the token": (attncli.why, {"against": "e"}),
     "approximate: needs method zero": (attncli.ablate, {"approximate": True, "method": "mean"}),
     "query: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "query": 99}),
     "key: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "key": -99}),
@@ -100,7 +100,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.attention_statistics,
         {"query": torch.ones(3, 0), "key": torch.ones(3, 0)},
     ),
-    "model: must be a model from open_model, or the name of a model's folder (got 5)": (
+    "model: must be a model from open_model, or the name of a model folder (got 5)": (
         attncli.why,
         {"model": 5},
     ),

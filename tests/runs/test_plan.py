@@ -156,7 +156,7 @@ ERRORS = [
     ('{"sentence": "a", "id": [1]}', ["id: must be text or a whole number (got [1])"]),
     ('["a"]', ['must be an object like {"sentence": "..."}']),
     ("{", ["is not valid JSON: Expecting property name enclosed in double quotes"]),
-    ("[" * 100_000, ["is not valid JSON: nested too deep or too long"]),
+    ("[" * 100_000, ["is not valid JSON: nested too deeply or too long"]),
     (
         '{"sentence": "...", "context": "b"}',
         ["context: is read only by cross, heads, ablate, source"],

@@ -221,7 +221,7 @@ def test_paths_that_are_not_readable_reports_are_refused(tmp_path: Path) -> None
         with pytest.raises(UserError, match=r".") as raised:
             read_reports(str(tmp_path / name))
         assert str(raised.value) == f"{tmp_path / name}: {message}"
-    with pytest.raises(UserError, match=r"needs about .* GB of memory, but only 1e-06 GB are free"):
+    with pytest.raises(UserError, match=r"needs about .* GB of memory, but only 1e-06 GB is free"):
         read_reports(str(tmp_path / "large.json"), most_bytes=1000)
     with pytest.raises(UserError, match="cannot be read: it is a device, not a file"):
         read_reports("/dev/zero")

@@ -299,7 +299,7 @@ def test_an_answer_of_an_encoder_stands_at_its_mask(attn: Attn, tmp_path: Path) 
     found = json.loads(attn([*command, "the w9 sat"]).out)
     assert 0 < found["statistics"]["baseline"]["probability"] < 1
     ended = attn([*command, "the cat sat"])
-    assert ended.code == 2 and "must contain one w9, which the answer replaces (got 0)" in ended.err
+    assert ended.code == 2 and "must contain exactly one w9, which the answer replaces (got 0)" in ended.err
 
 
 def test_without_a_head_of_its_own_the_output_is_compared(tmp_path: Path) -> None:

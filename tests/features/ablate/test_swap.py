@@ -46,7 +46,7 @@ def test_pairs_come_from_a_file(attn: Attn, tmp_path: Path) -> None:
     report = json.loads(attn(["ablate", "--method", "swap", "--texts", str(path), "--format", "json"]).out)
     row = report["statistics"]["heads"][0]
     assert row["restored_low"] <= row["restored"] <= row["restored_high"]
-    assert any("1 text is left out" in note and "as many tokens" in note for note in report["notes"])
+    assert any("1 text is left out" in note and "as many as the text" in note for note in report["notes"])
 
 
 def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
     del pairs[1]["token"]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     ended = attn(ablated)
-    assert (ended.code, ended.err) == (2, "--texts: token must be in every line or in none\n")
+    assert (ended.code, ended.err) == (2, "--texts: token must be on every line or on none\n")
     assert attn([*ablated, "--token", "last"]).code == 0
 
 
@@ -93,7 +93,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
         (SWAP, "--method: swap needs --other or --texts"),
         (["ablate", TEXT, "--other", OTHER], "--other: needs --method swap"),
         (["ablate", TEXT, "--token", "e"], "--token: needs --method swap"),
-        ([*SWAP, "--other", "to g"], "--other: must have as many tokens as the text, 18 (got 5)"),
+        ([*SWAP, "--other", "to g"], "--other: must have 18 tokens, as many as the text (got 5)"),
         ([*ASKED, "--token", "z"], "--token: "),
         ([*ASKED, "--into", "0:1"], "--into: must be in a later layer than the heads to swap"),
         ([*ASKED, "--into", "1:1", "--jointly", "--heads", "0:0,0:1"], "--jointly: cannot be combined"),
@@ -110,7 +110,7 @@ def test_a_line_without_another_prompt_is_named(attn: Attn, tmp_path: Path) -> N
     path.write_text(json.dumps({"text": TEXT, "answer": "e"}) + "\n")
     ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
     assert ended.code == 2
-    assert ended.err == f"{path}:1: other: is required: the prompt whose heads are swapped in\n"
+    assert ended.err == f"{path}:1: other: is required: it is the prompt whose head outputs are swapped in\n"
 
 
 def test_lines_of_plain_text_are_no_pairs(attn: Attn, tmp_path: Path) -> None:

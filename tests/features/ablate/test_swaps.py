@@ -131,11 +131,11 @@ def test_with_the_same_prompt_nothing_changes_and_with_another_something_does(na
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"other": "to be"}, "other: must have as many tokens as the text, 18 (got 6)"),
+        ({"other": "to be"}, "other: must have 18 tokens, as many as the text (got 6)"),
         ({"other": OTHER, "into": "0:1"}, "into: must be in a later layer than the heads to swap"),
         ({"other": OTHER, "into": "1:1", "heads": "0:1,1:0"}, "into: must be in a later layer"),
         ({"other": OTHER, "into": "2:1"}, "into: must be from 0:0 to 1:3"),
-        ({}, "other: is required with method swap: another prompt"),
+        ({}, "other: must be another prompt for method swap (got none)"),
     ],
 )
 def test_what_cannot_be_swapped_is_refused(

@@ -48,7 +48,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "ModernBert": {**HIDDEN, **ENDS, "global_attn_every_n_layers": 3, "local_attention": 6},
     "DebertaV2": {**HIDDEN, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
 }
-COMPUTES_ITSELF = "computes its attention itself, so that attn sees only its weights"
+COMPUTES_ITSELF = "computes its attention itself, so attn sees only the weights"
 TEXT, QUESTION = "the cat walks. it was tired because die. a b c. sat on the street", "the katze sat"
 MASKED = "the cat walks on the [MASK] because it was tired"
 HEADS: dict[EncoderSays, str] = {
@@ -376,7 +376,9 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
     assert learned.code == 2 and learned.err.count("\n") == 1
     assert "writes no answers to learn weights from" in learned.err
     folder = save_encoder(tmp_path / "word", "Bert", "ForMaskedLM")
-    with pytest.raises(UserError, match=r"must contain one \[MASK\], the word to explain \(got 0\)"):
+    with pytest.raises(
+        UserError, match=r"must contain exactly one \[MASK\] in place of the word to explain \(got 0\)"
+    ):
         attncli.explanations(folder, None, TEXT)
     folder = save_encoder(tmp_path / "class", "Bert", "ForSequenceClassification")
     with pytest.raises(UserError, match="answer: must be one of LABEL_0, LABEL_1, LABEL_2"):
@@ -387,7 +389,7 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
     kinds = ("Transformer", "Pooling", "Dense")
     parts = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
     (folder / "modules.json").write_text(json.dumps(parts))
-    with pytest.raises(UserError, match="its sentence vectors need Dense"):
+    with pytest.raises(UserError, match="its sentence vectors need the unsupported module Dense"):
         attncli.explanations(folder, QUESTION, TEXT)
 
 

@@ -308,7 +308,7 @@ def test_settings_of_the_model_that_say_how_to_search_are_left_out(
     found = torch.from_numpy(report.tensors["weights"].values)
     torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
     left_out = [
-        note for note in report.notes if note.startswith("Ignored from the model's generation_config")
+        note for note in report.notes if note.startswith("These settings in the model's generation_config")
     ]
     assert len(left_out) == is_named and not any("choice of tokens" in note for note in report.notes)
 
@@ -403,7 +403,9 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     long = ["generate", "x" * 200]
     refused = attn(long)
     assert refused.code == 2
-    expected = "must be at most 105 tokens for tiny-induction with 24 new ones (got 201): --truncate cuts it"
+    expected = (
+        "must be at most 105 tokens for tiny-induction with 24 new tokens (got 201): --truncate cuts it"
+    )
     assert refused.err == f"TEXT: {expected}\n"
     cut = attn([*long, "--truncate", "--format", "json"])
     assert json.loads(cut.out)["statistics"]["writing"]["prompt_tokens"] == 105
@@ -418,7 +420,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
         (["--needle", "nothing"], "--needle: must occur verbatim in the prompt (got nothing)"),
-        (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),
+        (["--needle", "3:99"], "--needle: must end at or before 30, the number of tokens (got 3:99)"),
         (["--chat"], "--chat: tiny-induction has no chat template: leave --chat out"),
         (["--needle", "x", "--needle-depth", "2"], "--needle-depth: must be at most 1 (got 2)"),
         (["--lengths", "20"], "--lengths: needs --needle-depth"),
@@ -481,7 +483,7 @@ def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path)
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
     run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
-    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* with 16 new ones"):
+    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* with 16 new tokens"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=16)
     with pytest.raises(UserError, match=r"max_new_tokens: must be at most 17 .*\(got 18\)"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=18)
@@ -525,7 +527,7 @@ TEMPLATES = {
     "{% for m in %}": "Expected an expression, got 'end of statement block'",
     "{{ ''.__class__.__mro__ }}": "access to attribute '__class__' of 'str' object is unsafe.",
     "{{ 1 + 'x' }}": "unsupported operand type(s) for +: 'int' and 'str'",
-    "{{ 'x' * 10**10 }}": "it takes more than 537 MB",
+    "{{ 'x' * 10**10 }}": "it needs more than 537 MB of memory",
     "{{ 'x' * 2 * 10**6 }}": "it turns 7 characters into 2,000,000",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "maximum recursion depth exceeded",
     "{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}": "it takes more than 2 s",

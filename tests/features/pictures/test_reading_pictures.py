@@ -114,7 +114,7 @@ def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
     first, second = (Image.new("L", (4, 3), shade) for shade in (0, 255))
     first.save(tmp_path / "a.gif", save_all=True, append_images=[second])
     opened = open_picture(str(tmp_path / "a.gif"))
-    assert opened.notes == ("a.gif: the first of its 2 pictures.",)
+    assert opened.notes == ("a.gif: only the first of its 2 pictures is shown.",)
     assert np.asarray(opened.image).max() == 0
 
 

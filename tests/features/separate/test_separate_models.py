@@ -300,9 +300,9 @@ def test_labels_are_whole_numbers_without_whitespace() -> None:
 WRONG = {
     "text,label\na,1\nb,2\nc,3\n": "label must have exactly two values (got 1 (1), 2 (1), 3 (1))",
     "text,label\na,x\nb,y\n": "must name the positive value, such as label=y",
-    "text,label\na,1\nb,\n": "label: is required: it is the label",
+    "text,label\na,1\nb,\n": "label: is required, since it is the label column",
     "text,kind\na,1\nb,0\n": "must have a column label",
-    "text,label,answer\na,1,b\nb,0,\n": "must have the parts of the first text, text and answer (got text)",
+    "text,label,answer\na,1,b\nb,0,\n": "must have the text columns of the first text, text and answer (got",
     "text,label\n": "contains no texts",
 }
 

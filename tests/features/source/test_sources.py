@@ -474,7 +474,7 @@ def test_markup_is_special_in_a_template_but_not_in_a_source(talker: Pretrained)
         (
             (("a.md", "cat " * 3000),),
             "was",
-            "document: the prompt must be at most .* the longest source is doc1",
+            "document: the prompt must be at most .* the longest source, doc1",
         ),
         ((("a.md", "cat"),), "zebra", "answer: 'zebra' is not in the vocabulary"),
         ((("a.md", "cat"),), "", "answer: must hold at least one token"),
@@ -493,7 +493,7 @@ def test_invalid_documents_and_answers_are_refused(
 def test_an_encoder_cannot_write_an_answer(tmp_path: Path) -> None:
     pretrained = open_model(save_model(tmp_path, "BERT"))
     reading = read_sourced(pretrained, with_documents((("a.md", "cat"),), QUESTION), key="document")
-    with pytest.raises(UserError, match=r"^model: bert cannot be shown: it has no language modeling head"):
+    with pytest.raises(UserError, match=r"^model: bert cannot be shown: it has no language-modelling head"):
         written_answer(pretrained, reading, Decoding(3))
 
 

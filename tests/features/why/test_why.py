@@ -272,7 +272,7 @@ def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) 
         ended = attn([command, "--texts", str(path)])
         assert (ended.code, ended.err) == (
             2,
-            "--texts: answer and against must be in every line or in none\n",
+            "--texts: answer and against must be on every line or on none\n",
         )
 
 
