@@ -75,18 +75,19 @@ def changed_eagerly(model: PreTrainedModel, heads: Mapping[str, str], part: str)
 
 
 def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Of a sum of squares, by parameter."""
+    """The output, and the gradients of its mean square by parameter."""
     inputs = {"input_ids": IDS} | ({"decoder_input_ids": IDS[:, :7]} if "T5" in type(model).__name__ else {})
     model.zero_grad()
-    model(**inputs)[0].square().mean().backward()
-    return {
+    output = model(**inputs)[0]
+    output.square().mean().backward()
+    return {"output": output.detach()} | {
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
         for name, parameter in model.named_parameters()
     }
 
 
 def furthest(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
-    """The largest difference of a parameter's gradients, relative to the largest of them."""
+    """The largest difference of a tensor, relative to its largest number."""
     return max(
         float((some[name] - others[name]).abs().max() / others[name].abs().max().clamp(min=1e-12))
         for name in others

@@ -344,8 +344,3 @@ def test_a_folder_will_do_for_a_model(kind: type, tmp_path: Path, model: Pretrai
     (tmp_path / "t.conllu").write_text(TREEBANK)
     assert attncli.relations(folder, tmp_path / "t.conllu").heads
     assert attncli.heads(folder, text=text).table("heads")
-
-
-def test_a_folder_that_is_not_there_is_told() -> None:
-    with pytest.raises(attncli.UserError, match=r"^model: no such folder or installed package: nowhere"):
-        attncli.survey("nowhere", "a")

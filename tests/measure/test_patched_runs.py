@@ -399,12 +399,15 @@ def test_what_a_change_writes_into_other_parts_changes_nothing(llama: LlamaForCa
 def test_what_the_model_returns_of_its_weights_is_what_was_put() -> None:
     """Asked for attentions it gives those of its changed heads, and of the others its eager attention's."""
     llama = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
-    with attncli.patch(attncli.open_model(llama), "1:2", lambda head: head.pattern.square(), part="pattern"):
+    opened = attncli.open_model(llama)
+    with attncli.patch(opened, "1:2", lambda head: head.pattern.square(), part="pattern") as patched:
         changed = llama(IDS, output_attentions=True).attentions
+        weights = attncli.layers(patched, {"ids": IDS[0].tolist()})[1].weights()
     llama.set_attn_implementation("eager")
     plain = llama(IDS, output_attentions=True).attentions
     assert_same(changed[0], plain[0])
     assert_same(changed[1][:, 2], plain[1][:, 2].square())
+    assert_same(weights, changed[1])
     assert_same(changed[1][:, 1], plain[1][:, 1])
 
 

@@ -1,7 +1,6 @@
 """Damaged and malicious model files: one line, quickly, and without much memory."""
 
 import json
-import os
 import random
 import resource
 import signal
@@ -430,11 +429,9 @@ def damaged_tokenizer(folder: Path) -> None:
     ("damage", "said"),
     [
         (damaged_tokenizer, "tokenizer.json: adds 200,000 tokens to every text"),
-        (lambda folder: changed_json(folder / "config.json", num_hidden_layers=10**9), "must be at most"),
-        (lambda folder: os.truncate(folder / "tokenizer_config.json", SPARSE_BYTES), "is larger than"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "is not a safetensors file"),
     ],
-    ids=["tokenizer", "layers", "hole", "weights"],
+    ids=["tokenizer", "weights"],
 )
 def test_a_model_that_was_downloaded_is_checked_as_a_folder(
     damage: Callable[[Path], object], said: str, downloaded: Path, tmp_path: Path, attn: Attn

@@ -334,7 +334,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a part rotated": (
         "llama",
         {"rope.dimension_count": 4},
-        "rope.dimension_count must be equal to the width",
+        "rope.dimension_count must be equal to the head width",
     ),
     "values of another width": ("llama", {"attention.value_length": 16}, "attention.value_length must equal"),
     "heads per layer": (

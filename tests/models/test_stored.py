@@ -96,8 +96,9 @@ def test_a_model_gives_the_same_from_its_files(name: str, tmp_path: Path) -> Non
             torch.testing.assert_close(one, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["GPT-2", "Qwen2 MoE", "GPT-NeoX", "GPT-OSS"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), in_turn(["GPT-2", "Qwen2 MoE", "GPT-NeoX", "GPT-OSS"], ["bfloat16", "float16"])
+)
 def test_in_half_precision_each_sum_is_rounded_once(name: str, dtype: str, tmp_path: Path) -> None:
     """Bit for bit the same as for a weight in memory: Conv1D, products with a bias, experts. In float16,
     torch sums in another order if it multiplies by a few rows of a weight, which changes the last digit.
@@ -319,8 +320,7 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
         functional.embedding(torch.tensor([12]), weight)
 
 
-@pytest.mark.parametrize("kind", ["BF16", "F16", "F32"])
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "num_threads"), in_turn(["BF16", "F16", "F32"], [1, 2, 3]))
 def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tmp_path: Path) -> None:
     """Few rows are multiplied with the stored half-precision weight, more rows with the widened one; in
     threads.
