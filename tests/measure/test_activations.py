@@ -84,7 +84,7 @@ def test_names_and_layouts_are_transformer_lenses(llama: LlamaForCausalLM) -> No
         torch.testing.assert_close(cache[f"{place}.hook_z"], read, atol=1e-6, rtol=0)
 
 
-def test_a_rotation_that_scales_is_told_from_what_it_rotates() -> None:
+def test_scaling_rotations_are_separated_from_projections() -> None:
     """YaRN makes queries and keys longer: what the projections gave is there all the same."""
     torch.manual_seed(0)
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
@@ -99,7 +99,7 @@ def test_a_rotation_that_scales_is_told_from_what_it_rotates() -> None:
         torch.testing.assert_close(lengths, scale * given.norm(dim=-1), atol=1e-6, rtol=0)
 
 
-def test_without_rotation_there_is_one_query() -> None:
+def test_without_rotation_there_is_only_one_query() -> None:
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=5, n_embd=40, vocab_size=97)).eval()
     cache = attncli.activation_cache(attncli.open_model(model), IDS)
@@ -111,7 +111,7 @@ def test_without_rotation_there_is_one_query() -> None:
         torch.testing.assert_close(cache[f"blocks.1.attn.hook_{name}"], given.view(1, 11, 5, 8))
 
 
-def test_paths_are_those_of_the_whole_model(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+def test_paths_belong_to_the_whole_model(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     opened = attncli.open_model(llama)
     cache = attncli.activation_cache(opened, IDS, names="nnsight")
     weights = eager_weights(llama)[2]
@@ -134,13 +134,13 @@ def tiny_t5(**settings: Any) -> T5ForConditionalGeneration:
     return T5ForConditionalGeneration(config).eval()
 
 
-def test_stacks_are_those_of_its_bridge() -> None:
+def test_stacks_are_named_as_in_transformer_lens() -> None:
     cache = attncli.activation_cache(attncli.open_model(tiny_t5()), IDS)
     for place in ("encoder_blocks.1.attn", "decoder_blocks.1.self_attn", "decoder_blocks.0.cross_attn"):
         assert cache[f"{place}.hook_pattern"].shape == (1, 5, 11, 11)
 
 
-def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+def test_a_saved_cache_can_be_shown(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     cache = attncli.activation_cache(attncli.open_model(llama), IDS)
     expected = torch.cat(eager_weights(llama)).numpy()
     save_file(cache, tmp_path / "cache.safetensors")
@@ -167,7 +167,7 @@ class HookedCache:
         self.keys, self.items = tensors.keys, tensors.items
 
 
-def test_a_cache_may_be_one_of_transformer_lens_a_list_or_one_layer(llama: LlamaForCausalLM) -> None:
+def test_a_cache_may_come_from_transformer_lens_or_be_a_list_or_one_layer(llama: LlamaForCausalLM) -> None:
     cache, eager = attncli.activation_cache(attncli.open_model(llama), IDS), eager_weights(llama)
     lone = {"blocks.1.attn.hook_pattern": eager[1]}
     for given, array, expected in (
@@ -184,7 +184,7 @@ def test_a_cache_may_be_one_of_transformer_lens_a_list_or_one_layer(llama: Llama
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
-def test_the_steps_of_writing_are_rows_and_no_layers(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_steps_of_generation_become_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     """A forward pass over the whole text gives the rows that `generate` gave step by step."""
     torch.manual_seed(0)
     config = LlamaConfig(**SIZES, intermediate_size=48, num_key_value_heads=1, attn_implementation="eager")
@@ -203,7 +203,7 @@ def test_the_steps_of_writing_are_rows_and_no_layers(tmp_path: Path, settings: d
 
 
 @pytest.mark.parametrize("num_keys", [4, 7])
-def test_the_rows_of_cross_attention_are_of_another_text(tmp_path: Path, num_keys: int) -> None:
+def test_rows_of_cross_attention_have_another_text(tmp_path: Path, num_keys: int) -> None:
     """As many keys as steps, or others: no row looks at itself."""
     model = tiny_t5(decoder_start_token_id=0, eos_token_id=None, attn_implementation="eager")
     ids = torch.randint(3, 90, (1, num_keys))
@@ -230,7 +230,7 @@ def test_the_rows_of_cross_attention_are_of_another_text(tmp_path: Path, num_key
         attncli.read_cache(written)
 
 
-def test_lists_of_layers_that_are_no_steps_are_refused() -> None:
+def test_nested_lists_that_are_not_steps_are_refused() -> None:
     rows = [torch.rand(1, 5, size, size).softmax(dim=-1) for size in (3, 4, 5)]
     with pytest.raises(
         attncli.UserError, match="3 × 3, 4 × 4, 5 × 5 queries and keys, which are not generation steps of"
@@ -240,7 +240,7 @@ def test_lists_of_layers_that_are_no_steps_are_refused() -> None:
         attncli.read_cache([[torch.cat([rows[0]] * 3)] * 2])
 
 
-def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
+def test_anything_but_a_cache_is_one_line(llama: LlamaForCausalLM) -> None:
     cache = attncli.activation_cache(attncli.open_model(llama), IDS)
     weights = cache["blocks.0.attn.hook_pattern"]
     two = {f"{stack}.0.attn.hook_pattern": weights for stack in ("encoder_blocks", "decoder_blocks")}
@@ -263,11 +263,11 @@ def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
     for given, array, line in wrong:
         with pytest.raises(attncli.UserError, match=line):
             attncli.read_cache(given, array=array)
-    with pytest.raises(attncli.UserError, match=r"^tokens: must have 11 tokens"):
+    with pytest.raises(attncli.UserError, match=r"^tokens: must be 11"):
         attncli.read_cache(cache, ["a", "b"])
 
 
-def test_a_command_writes_what_the_function_gives(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+def test_the_command_writes_the_same_cache_as_the_function(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     opened = attncli.open_model(llama)
     report = attncli.run("heads", model=llama, sentence=IDS, names="transformer_lens")
     for name, tensor in attncli.activation_cache(opened, IDS).items():
@@ -290,7 +290,7 @@ def without_output(head: PatchedHead) -> Tensor:
     return torch.zeros_like(head.output)
 
 
-def test_parts_are_changed_one_after_the_other(llama: LlamaForCausalLM) -> None:
+def test_parts_are_changed_in_order(llama: LlamaForCausalLM) -> None:
     met: dict[str, Tensor] = {}
 
     def keep(name: str, change: PartChange) -> PartChange:
@@ -322,7 +322,7 @@ def raised(wrong: Callable[[], Any]) -> str:
     return str(error.value)
 
 
-def test_a_cache_has_what_the_model_ran_with(llama: LlamaForCausalLM) -> None:
+def test_a_cache_contains_changed_parts(llama: LlamaForCausalLM) -> None:
     """In a patch: outputs as they were put, also after a replaced pattern, at W_O and in the next layer."""
     model, text, read = attncli.open_model(llama), IDS, list[Tensor]()
     parts: Any = {"pattern": lambda head: head.pattern.square(), "output": lambda head: head.output - 1}
@@ -372,7 +372,7 @@ def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:
     assert llama.config._attn_implementation == "sdpa"
 
 
-def test_a_changed_weight_is_refused_by_what_needs_more(llama: LlamaForCausalLM) -> None:
+def test_measurements_that_need_unchanged_parts_are_refused(llama: LlamaForCausalLM) -> None:
     with (
         attncli.patch(llama_of(llama), "1:3", lambda head: head.pattern / 2, part="pattern") as patched,
         pytest.raises(attncli.UserError, match="1:3 has a replaced pattern"),
@@ -384,7 +384,7 @@ def test_a_changed_weight_is_refused_by_what_needs_more(llama: LlamaForCausalLM)
                 split(patched, IDS)
 
 
-def test_a_cache_with_patterns_alone_says_so(tmp_path: Path, attn: Attn) -> None:
+def test_a_cache_with_only_patterns_is_noted(tmp_path: Path, attn: Attn) -> None:
     folder = save_model(tmp_path, "BLOOM")
     with pytest.warns(RuntimeWarning, match="computes its attention itself: the cache has only its patterns"):
         cache = attncli.activation_cache(attncli.open_model(folder), IDS)

@@ -178,7 +178,7 @@ def unchanged_weights(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], Ten
 
 
 @pytest.mark.parametrize(("change", "name"), in_turn(CHANGES, [*MODELS]))
-def test_it_shows_the_weights_of_the_changed_model(
+def test_a_changed_model_shows_its_own_weights(
     name: str,
     change: str,
     tokenizer: PreTrainedTokenizerBase,
@@ -206,7 +206,7 @@ def quantized(model: PreTrainedModel, kind: type[nn.Module]) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "BLOOM"])
-def test_it_shows_the_weights_of_an_int8_model(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_an_int8_model_shows_its_own_weights(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     model = quantized(MODELS[name].build(), nn.Linear)
     expected = own_weights(quantized(MODELS[name].build(), nn.Linear), tokenizer)
     assert (expected - own_weights(MODELS[name].build(), tokenizer)).abs().max() > 1e-3
@@ -230,7 +230,7 @@ def adapted(name: str, *, inside: bool) -> PreTrainedModel:
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out", "ignore:`is_gradient_checkpointing` is deprecated")
 @pytest.mark.parametrize("name", some_seldom([name for name in MODELS if name != "GPT-OSS"], [*MODELS][1::2]))
-def test_it_shows_the_weights_of_a_model_with_lora(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_model_with_lora_shows_its_own_weights(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     expected = own_weights(adapted(name, inside=True), tokenizer)
     assert (expected - own_weights(MODELS[name].build(), tokenizer)).abs().max() > 1e-3
     around = adapted(name, inside=False)
@@ -243,7 +243,7 @@ def test_it_shows_the_weights_of_a_model_with_lora(name: str, tokenizer: PreTrai
         attncli.heads(around, SENTENCE, tokenizer=tokenizer)
 
 
-def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_the_adapter_in_a_folder_applies(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     """Where peft is installed, transformers loads it with the model."""
     peft = pytest.importorskip("peft")
     MODELS["Llama"].build().save_pretrained(tmp_path)
@@ -259,7 +259,7 @@ def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_
     torch.testing.assert_close(shown, expected, rtol=0, atol=1e-5)
 
 
-def test_weights_without_numbers_are_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_weights_on_the_meta_device_are_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     model = MODELS["Llama"].build()
     model.layers[1].mlp.to("meta")
     message = r"^model: layers\.1\.mlp\.gate_proj\.weight is on the meta device, without data"
@@ -267,7 +267,7 @@ def test_weights_without_numbers_are_refused(tokenizer: PreTrainedTokenizerBase)
         attncli.heads(model, SENTENCE, tokenizer=tokenizer)
 
 
-def test_a_model_is_left_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_model_is_left_unchanged(tokenizer: PreTrainedTokenizerBase) -> None:
     for name, architecture in MODELS.items():
         model = architecture.build().train()
         switch_off(model, name)
@@ -281,7 +281,7 @@ def test_a_model_is_left_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
         assert vars(model.config) == config
 
 
-def test_transformers_is_quiet_meanwhile_and_then_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_transformers_is_quiet_during_measurements(tokenizer: PreTrainedTokenizerBase) -> None:
     level, has_bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
     said = MemoryHandler(100)
     messages.add_handler(said)
@@ -303,7 +303,7 @@ def test_transformers_is_quiet_meanwhile_and_then_as_it_was(tokenizer: PreTraine
 @pytest.mark.parametrize(
     "around", [lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, torch.no_grad]
 )
-def test_what_torch_is_told_around_a_call_changes_nothing(around: Callable[[], Any]) -> None:
+def test_torch_contexts_around_a_call_change_nothing(around: Callable[[], Any]) -> None:
     model = attncli.open_model()
     for measured in (attncli.survey, attncli.head_edges):
         expected = repr(measured(model, "abcabc abcabc"))
@@ -318,7 +318,7 @@ WEIGHTED = {
 
 
 @pytest.mark.parametrize("change", WEIGHTED)
-def test_weighted_is_refused_where_w_o_is_not_its_matrix(
+def test_weighted_is_refused_if_w_o_is_not_a_plain_matrix(
     change: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = MODELS["Llama"].build()

@@ -102,7 +102,7 @@ def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("computed")
-def test_they_are_the_same_where_layers_are_fused() -> None:
+def test_gradients_are_the_same_if_layers_are_fused() -> None:
     model = ARCHITECTURES["Llama"].build().requires_grad_()
     heads = {"1:2": "layers.1.self_attn"}
     with attncli.patch(attncli.open_model(model), "1:2", lambda head: MADE["output"](head.output)):
@@ -113,7 +113,7 @@ def test_they_are_the_same_where_layers_are_fused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own
-def test_what_is_put_into_a_fixed_model_has_those_of_finite_differences() -> None:
+def test_gradients_of_an_added_vector_equal_finite_differences() -> None:
     """Gradients of a vector that is added, forward-mode and second ones, in float64."""
     model = ARCHITECTURES["GPT-2"].build().double()
     start, direction = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -139,7 +139,7 @@ def test_what_is_put_into_a_fixed_model_has_those_of_finite_differences() -> Non
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_they_are_those_of_eager_attention_with_the_same_change(name: str) -> None:
+def test_outputs_and_gradients_equal_eager_attention_with_the_same_change(name: str) -> None:
     """Of every parameter: projections, norms, sinks, position biases, embeddings."""
     model = ARCHITECTURES[name].build().requires_grad_()
     opened, plain = attncli.open_model(model), gradients(model)

@@ -57,7 +57,7 @@ def test_a_head_is_named_by_its_largest_statistic_above_the_threshold() -> None:
     assert pattern_of(stack(), next_token=np.nan, current_token=0.5) == "current token"
 
 
-def test_even_weights_name_no_head_however_short_the_texts_are() -> None:
+def test_even_weights_name_no_head_on_texts_of_any_length() -> None:
     for num_tokens in range(1, 60):
         even = torch.ones(num_tokens, num_tokens).tril()
         even /= even.sum(dim=-1, keepdim=True)
@@ -83,14 +83,14 @@ def test_each_head_has_its_own_name() -> None:
     assert pattern_names(some, stack()) == ["induction", UNNAMED, "previous token"]
 
 
-def test_special_tokens_are_those_after_the_first() -> None:
+def test_the_first_token_does_not_count_as_special() -> None:
     first = {"sink_mass": 0.6, "special_mass": 0.9}
     assert pattern_of(stack(starts_special=True), **first) == "first token"
     assert pattern_of(stack(starts_special=False), **first) == "special tokens"
     assert pattern_of(stack(starts_special=True), sink_mass=0.1, special_mass=0.6) == "special tokens"
 
 
-def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
+def test_a_pattern_with_fewer_than_five_rows_names_no_head() -> None:
     numbers = heads({"induction": 0.9})
     for num_rows, name in ((4, UNNAMED), (5, "induction")):
         few = stack(induction=num_rows)
@@ -101,7 +101,7 @@ def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
         assert ("induction" in named) == (num_rows >= 5)
 
 
-def test_a_key_that_is_a_mark_stands_in_quotes(attn: Attn) -> None:
+def test_punctuation_keys_are_quoted_on_the_screen(attn: Attn) -> None:
     lines = attn(["heads", "--sentence", "a,b,c", "--model", SHIPPED_MODEL]).out
     assert re.search(r'→ \d ","', lines) and not re.search(r"→ \d ,", lines), lines
 
@@ -110,7 +110,7 @@ def test_a_key_that_is_a_mark_stands_in_quotes(attn: Attn) -> None:
     ("token", "shown"),
     {",": '","', "...": '"..."', "=": '"="', '"': '"""', "·,": "·,", "·": "·", "↵": "↵", "a,": "a,"}.items(),
 )
-def test_marks_alone_are_quoted(token: str, shown: str) -> None:
+def test_only_punctuation_is_quoted(token: str, shown: str) -> None:
     assert token_in_line(token) == shown
 
 
@@ -143,7 +143,7 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
     assert "from_to_weight" in attn([*common, *flags, "--format", "csv"]).out.splitlines()[0]
 
 
-def test_who_else_looks_there_are_the_queries_that_can(attn: Attn) -> None:
+def test_other_queries_are_those_that_see_the_key(attn: Attn) -> None:
     """Of a causal model those before a key do not count: they see nothing of it."""
     text = "abcdabcefabc"
     report = run("heads", sentence=text, maps="self", **{"from": ["last"], "to": ["e"]})
@@ -155,7 +155,7 @@ def test_who_else_looks_there_are_the_queries_that_can(attn: Attn) -> None:
     assert re.search("from to +others to", shown)
 
 
-def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Path) -> None:
+def test_the_screen_and_json_list_the_named_tokens(attn: Attn, tmp_path: Path) -> None:
     """the cat sat because the cat was tired, with [CLS] and [SEP] around it."""
     command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "--sentence", SENTENCE]
 
@@ -194,13 +194,15 @@ def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Pat
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs --to"),
     ],
 )
-def test_what_is_not_in_the_text_is_one_line(attn: Attn, tmp_path: Path, flags: list[str], said: str) -> None:
+def test_tokens_outside_the_text_are_one_line(
+    attn: Attn, tmp_path: Path, flags: list[str], said: str
+) -> None:
     folder = str(save_model(tmp_path, "BERT"))
     ended = attn(["heads", "--model", folder, "--sentence", SENTENCE, *flags])
     assert ended.code == 2 and ended.err.startswith(said) and len(ended.err.splitlines()) == 1, ended.err
 
 
-def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path) -> None:
+def test_a_long_text_is_truncated_on_request(attn: Attn, tmp_path: Path) -> None:
     folder, text = str(save_model(tmp_path, "BERT")), "the cat " * 300
     command = ["heads", "--model", folder, "--sentence", text, "--format", "json"]
     ended = attn(command)
@@ -210,7 +212,7 @@ def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path) -> None:
     assert "The last 90 tokens of the text are left out: the model reads 512." in report["notes"]
 
 
-def test_the_rows_of_a_pattern_are_those_where_it_is_a_number(attn: Attn, tmp_path: Path) -> None:
+def test_rows_without_a_number_do_not_count_for_a_pattern(attn: Attn, tmp_path: Path) -> None:
     """Row 0 of a causal model sees one key: its normalized entropy is null."""
     folder = str(save_model(tmp_path, "Llama"))
     for words, flags, rows in ((3, (), 4), (4, (), 5), (4, ("--skip-sink", "1"), 4)):
@@ -221,15 +223,13 @@ def test_the_rows_of_a_pattern_are_those_where_it_is_a_number(attn: Attn, tmp_pa
 
 
 @pytest.mark.parametrize("flags", [[], ["--skip-sink", "1"]])
-def test_a_short_text_with_special_tokens_is_said_to_be_short(
-    attn: Attn, tmp_path: Path, flags: list[str]
-) -> None:
+def test_a_short_text_with_special_tokens_is_noted(attn: Attn, tmp_path: Path, flags: list[str]) -> None:
     command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "cat", *flags]
     (said,) = [line for line in attn(command).out.splitlines() if line.startswith("S special tokens")]
     assert "  3 rows only: use a longer text" in said
 
 
-def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words(tmp_path: Path) -> None:
+def test_special_tokens_exclude_unknown_words(tmp_path: Path) -> None:
     """w20 has no role; [UNK] has one, but stands for a word."""
     folder = save_model(tmp_path, "BERT")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -271,7 +271,7 @@ def looking_back(folder: Path, *distances: int) -> GPT2LMHeadModel:
 
 
 @pytest.mark.parametrize("num_tokens", [24, 10, 5])
-def test_a_head_that_looks_back_by_the_distance_of_the_copies_is_no_induction_head(
+def test_a_head_with_a_fixed_distance_is_not_an_induction_head(
     num_tokens: int, tmp_path: Path, attn: Attn
 ) -> None:
     model = looking_back(tmp_path, num_tokens - 1, num_tokens, 1)
@@ -294,7 +294,7 @@ def test_a_head_that_looks_back_by_the_distance_of_the_copies_is_no_induction_he
     assert numbers is not None and numbers["attn/induction_heads"] == 0
 
 
-def test_heads_that_read_tokens_are_induction_heads_with_the_same_numbers_at_any_distance() -> None:
+def test_induction_heads_have_the_same_numbers_at_any_distance() -> None:
     for num_tokens in (5, 9, 24):
         survey = attncli.heads(str(SHIPPED_MODEL), num_tokens=num_tokens)
         heads = [row for row in survey.table("heads") if row["layer"] == 1]
@@ -315,15 +315,13 @@ def test_heads_that_read_tokens_are_induction_heads_with_the_same_numbers_at_any
         ({"induction": 0, "duplicate_token": 0, "special_mass": 0}, UNNAMED),
     ],
 )
-def test_a_head_is_only_unnamed_by_patterns_of_positions_that_were_measured(
-    rows: dict[str, int], named: str
-) -> None:
+def test_a_head_is_unnamed_only_if_positions_were_measured(rows: dict[str, int], named: str) -> None:
     assert pattern_of(stack(**rows)) == named
     table = pattern_table(heads({}), [named], stack(**rows))
     assert (table[-1].pattern, table[-1].heads) == (named, 1)
     assert pattern_of(stack(**rows), one_key_mass=0.9) == "one key for all"
 
 
-def test_the_pattern_of_most_texts_is_that_of_the_texts_which_measured_it() -> None:
+def test_the_most_frequent_pattern_ignores_unmeasured_texts() -> None:
     assert most_frequent_pattern([NOT_MEASURED, NOT_MEASURED, "induction"]) == "induction"
     assert most_frequent_pattern([NOT_MEASURED]) == NOT_MEASURED

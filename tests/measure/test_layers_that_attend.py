@@ -22,7 +22,7 @@ def test_the_first_layer_that_attends_is_the_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "module"), [("bitnet", "layers.1.self_attn"), ("bert", "")])
-def test_the_output_is_what_the_model_has(tmp_path: Path, name: str, module: str) -> None:
+def test_the_output_equals_the_models(tmp_path: Path, name: str, module: str) -> None:
     """In BitNet a norm stands between the heads and W_O; in BERT W_O is beside the attention module."""
     save_model(name, tmp_path)
     outputs = []
@@ -38,15 +38,13 @@ def test_the_output_is_what_the_model_has(tmp_path: Path, name: str, module: str
     torch.testing.assert_close(shown, outputs[0][0], rtol=1e-4, atol=1e-5)
 
 
-def test_no_limit_is_written_as_minus_one(tmp_path: Path) -> None:
+def test_minus_one_means_no_limit(tmp_path: Path) -> None:
     save_model("xlnet", tmp_path)
     assert len(run("heads", model=str(tmp_path), sentence=text_of(11)).tokens) == 11
 
 
 @pytest.mark.parametrize("name", ["bitnet", "qwen3_next"])
-def test_weighted_is_refused_where_something_comes_before_the_output_projection(
-    tmp_path: Path, name: str
-) -> None:
+def test_weighted_is_refused_if_heads_change_before_w_o(tmp_path: Path, name: str) -> None:
     save_model(name, tmp_path)
     with pytest.raises(UserError, match=r"weighted: .*self_attn of .* changes the heads before W_O"):
         run("heads", model=str(tmp_path), sentence=text_of(7), weighted="true")

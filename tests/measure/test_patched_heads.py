@@ -64,7 +64,7 @@ def loss(logits: Tensor) -> float:
     return float(nn.functional.cross_entropy(logits[0, :-1], torch.tensor(IDS[1:])))
 
 
-def test_the_page_s_question_is_answered_as_the_page_says() -> None:
+def test_the_example_on_the_page_prints_its_output() -> None:
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     section = page.partition("## Heads that you replace")[2]
     blocks = re.findall(r"```(python|text)\n(.*?)```", section, re.DOTALL)
@@ -76,7 +76,7 @@ def test_the_page_s_question_is_answered_as_the_page_says() -> None:
     assert mine == ablate
 
 
-def test_one_run_is_of_many_heads_each_in_a_text_of_its_own(llama: LlamaForCausalLM) -> None:
+def test_one_run_may_change_a_different_head_in_each_text(llama: LlamaForCausalLM) -> None:
     """As `ablate` measures each."""
     rows = {f"{layer}:{head}": 6 * layer + head for layer in range(3) for head in range(6)}
 
@@ -98,7 +98,7 @@ def test_one_run_is_of_many_heads_each_in_a_text_of_its_own(llama: LlamaForCausa
 
 
 @pytest.mark.parametrize("method", ["mean", "swap"])
-def test_what_ablate_puts_in_a_head_s_place_may_be_put_by_hand(llama: LlamaForCausalLM, method: str) -> None:
+def test_replacements_of_ablate_may_be_made_by_hand(llama: LlamaForCausalLM, method: str) -> None:
     model, other = attncli.open_model(llama), [5, 6, 7, 4, 8, 9, 6, 3, 7, 11, 2]
     kept: list[Tensor] = []
 
@@ -117,7 +117,7 @@ def test_what_ablate_puts_in_a_head_s_place_may_be_put_by_hand(llama: LlamaForCa
 
 
 @torch.no_grad()
-def test_what_w_o_reads_comes_after_a_norm() -> None:
+def test_gated_comes_after_the_norm() -> None:
     """BitNet norms what its heads give: zero there, and before, are two things; `ablate` means the former."""
     torch.manual_seed(0)
     model = BitNetForCausalLM(BitNetConfig(**GROUPED, eos_token_id=2)).eval()
@@ -137,7 +137,7 @@ def test_what_w_o_reads_comes_after_a_norm() -> None:
         model(torch.tensor([IDS]))
 
 
-def test_patches_in_patches_change_the_same_head(llama: LlamaForCausalLM) -> None:
+def test_nested_patches_change_the_same_head(llama: LlamaForCausalLM) -> None:
     model = attncli.open_model(llama)
     with attncli.patch(model, "1:3", lambda head: head.output + 2) as patched:
         with attncli.patch(patched, "1:3", lambda head: 3 * head.output):
@@ -151,7 +151,7 @@ def test_patches_in_patches_change_the_same_head(llama: LlamaForCausalLM) -> Non
         torch.testing.assert_close(value_and_output, logits_of(llama), atol=1e-5, rtol=0)
 
 
-def test_a_shared_key_is_replaced_for_the_named_head_alone(llama: LlamaForCausalLM) -> None:
+def test_a_shared_key_is_replaced_only_for_the_named_head(llama: LlamaForCausalLM) -> None:
     """The others of its group keep theirs; naming all of the group is as if the model's own key changed."""
     model = attncli.open_model(llama)
     before = attncli.layers(model, {"ids": IDS})[1].weights()
@@ -172,7 +172,9 @@ def test_a_shared_key_is_replaced_for_the_named_head_alone(llama: LlamaForCausal
 
 
 @pytest.mark.parametrize("part", ["key", "value", "output"])
-def test_a_model_writes_with_its_cache_what_it_writes_without(llama: LlamaForCausalLM, part: Any) -> None:
+def test_a_patched_model_generates_the_same_with_and_without_a_cache(
+    llama: LlamaForCausalLM, part: Any
+) -> None:
     with attncli.patch(attncli.open_model(llama), "1:4", lambda head: -4 * getattr(head, part), part=part):
         with_cache, without = (
             llama.generate(torch.tensor([IDS]), max_new_tokens=5, do_sample=False, use_cache=use)
@@ -183,7 +185,7 @@ def test_a_model_writes_with_its_cache_what_it_writes_without(llama: LlamaForCau
 
 @pytest.mark.parametrize("part", ["query", "pattern", "output", "gated"])
 @torch.no_grad()
-def test_a_padded_text_is_changed_as_it_is_alone(part: Any) -> None:
+def test_a_padded_text_is_changed_like_a_single_text(part: Any) -> None:
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES, intermediate_size=56)).eval()
     texts = [IDS, IDS[3:10]]
@@ -204,7 +206,7 @@ def test_a_padded_text_is_changed_as_it_is_alone(part: Any) -> None:
 
 
 @torch.no_grad()
-def test_a_module_that_is_every_layer_is_changed_in_its_layer() -> None:
+def test_a_module_of_several_layers_is_changed_in_one_layer() -> None:
     """ALBERT, in runs that begin at a later block: what is asked of a patched model is of that layer."""
     model = ALBERT.build()
     opened = attncli.open_model(model)
@@ -227,7 +229,7 @@ def test_a_module_that_is_every_layer_is_changed_in_its_layer() -> None:
     assert both == pytest.approx(float(whole), abs=1e-6)
 
 
-def test_another_thread_reads_what_it_would_read(llama: LlamaForCausalLM) -> None:
+def test_another_thread_sees_the_unchanged_model(llama: LlamaForCausalLM) -> None:
     """Also where W_O reads: its hook is of the thread that patches."""
     barrier, before = Barrier(2, timeout=20), logits_of(llama)
 
@@ -255,7 +257,7 @@ def test_another_thread_reads_what_it_would_read(llama: LlamaForCausalLM) -> Non
     assert not torch.allclose(changed.result(), before, atol=1e-4)
 
 
-def test_an_error_or_an_early_end_leaves_no_hook(llama: LlamaForCausalLM) -> None:
+def test_errors_and_early_ends_leave_no_hook(llama: LlamaForCausalLM) -> None:
     def fails(head: PatchedHead) -> Tensor:
         raise ArithmeticError("of the caller")
 
@@ -269,7 +271,7 @@ def test_an_error_or_an_early_end_leaves_no_hook(llama: LlamaForCausalLM) -> Non
     assert report.tensors["weights"].values.shape == (6, 11, 11)
 
 
-def test_hooks_of_the_caller_see_what_was_put(llama: LlamaForCausalLM) -> None:
+def test_a_callers_hooks_see_the_replacement(llama: LlamaForCausalLM) -> None:
     """At W_O, a hook of the caller's that stood before; under autocast, which computes there in bfloat16."""
     read: list[Tensor] = []
     projection = llama.model.layers[1].self_attn.o_proj

@@ -112,7 +112,7 @@ def states() -> Tensor:
     return torch.randn(1, IDS.shape[1], 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_layer_that_runs_by_itself_is_changed_each_time(llama: LlamaForCausalLM) -> None:
+def test_a_layer_that_runs_alone_is_changed_each_time(llama: LlamaForCausalLM) -> None:
     """Before any run, in between and after: the module says which layer it is, not the count of calls."""
     run, plain = layer_alone(llama, 1), layer_alone(llama, 0)(states())
     with zeroed(llama, "1:1"):
@@ -129,7 +129,7 @@ def test_a_layer_that_runs_by_itself_is_changed_each_time(llama: LlamaForCausalL
     assert not torch.allclose(expected, run(states()), atol=1e-3)
 
 
-def test_a_module_that_is_several_layers_is_not_run_by_itself() -> None:
+def test_a_module_of_several_layers_cannot_run_alone() -> None:
     model = ALBERT.build()
     layer = model.encoder.albert_layer_groups[0].albert_layers[0]
     for runs_before in (False, True):
@@ -164,7 +164,7 @@ def test_a_change_may_run_the_model_itself(llama: LlamaForCausalLM) -> None:
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_a_layer_that_is_computed_again_is_the_same(llama: LlamaForCausalLM, use_reentrant: bool) -> None:
+def test_a_recomputed_layer_is_the_same(llama: LlamaForCausalLM, use_reentrant: bool) -> None:
     """In a backward pass of this thread; one line for that of another, as devices have."""
     run, model = layer_alone(llama, 1), attncli.open_model(llama)
 
@@ -201,7 +201,7 @@ def test_a_layer_that_is_computed_again_is_the_same(llama: LlamaForCausalLM, use
 
 
 @pytest.mark.filterwarnings("ignore:.*activation_checkpointing")
-def test_what_a_training_model_does_at_random_or_later_is_refused() -> None:
+def test_dropout_and_recomputation_in_training_are_refused() -> None:
     llama = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
     model = attncli.open_model(llama)
 
@@ -223,9 +223,7 @@ def test_what_a_training_model_does_at_random_or_later_is_refused() -> None:
     assert not llama.training
 
 
-def test_two_models_are_changed_at_once_each_by_its_changes(
-    llama: LlamaForCausalLM, qwen: Qwen3ForCausalLM
-) -> None:
+def test_two_models_are_changed_at_once(llama: LlamaForCausalLM, qwen: Qwen3ForCausalLM) -> None:
     first, second = attncli.open_model(llama), attncli.open_model(qwen)
     settings: Any = {"max_new_tokens": 5, "do_sample": False}
     with zeroed(llama, "0:1"):
@@ -269,7 +267,7 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
             run()
 
 
-def test_a_patch_holds_in_each_context_of_its_thread(llama: LlamaForCausalLM) -> None:
+def test_a_patch_applies_in_every_context_of_its_thread(llama: LlamaForCausalLM) -> None:
     """Opened in a copy, as cells of some notebooks run, it ends here; a copy made inside does not keep it."""
     opened = attncli.patch(attncli.open_model(llama), "0:1", without_output)
     expected, plain = logits_without(llama, "0:1"), logits_of(llama)
@@ -295,7 +293,7 @@ def test_another_task_of_the_thread_is_refused(llama: LlamaForCausalLM) -> None:
     assert isinstance(error, attncli.UserError)
 
 
-def test_no_run_of_this_thread_that_ended_is_no_error(llama: LlamaForCausalLM) -> None:
+def test_a_patch_without_a_complete_run_is_not_an_error(llama: LlamaForCausalLM) -> None:
     model = attncli.open_model(llama)
     with attncli.patch(model, "0:1", without_output):
         thread = Thread(target=logits_of, args=(llama,))
@@ -330,7 +328,7 @@ def test_a_head_of_a_layer_without_a_softmax_is_refused(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_layer_that_hands_over_no_attention_is_named() -> None:
+def test_a_layer_without_captured_attention_is_named() -> None:
     """Found when the model has run: a layer that is not there, and one that computes a difference of two."""
     model = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
     opened = attncli.open_model(model)
@@ -360,7 +358,7 @@ def test_one_head_may_have_two_names(llama: LlamaForCausalLM) -> None:
         attncli.hooks(model, {"0:1": {"output": without_output}, "00:1": {"output": without_output}})
 
 
-def test_wrong_arguments_have_one_line(llama: LlamaForCausalLM) -> None:
+def test_wrong_models_and_replacements_are_one_line(llama: LlamaForCausalLM) -> None:
     for wrong in (llama, 5, None):
         with pytest.raises(attncli.UserError, match="model: must be a model from open_model"):
             attncli.hooks(wrong, {"0:1": {"output": without_output}})  # type: ignore[arg-type]
@@ -377,7 +375,7 @@ def test_wrong_arguments_have_one_line(llama: LlamaForCausalLM) -> None:
             logits_of(llama)
 
 
-def test_what_a_change_writes_into_other_parts_changes_nothing(llama: LlamaForCausalLM) -> None:
+def test_writing_into_other_parts_changes_nothing(llama: LlamaForCausalLM) -> None:
     """What it gives back may be the head's tensor with other numbers in it."""
 
     def spoils(head: PatchedHead) -> Tensor:
@@ -396,7 +394,7 @@ def test_what_a_change_writes_into_other_parts_changes_nothing(llama: LlamaForCa
 
 
 @torch.no_grad()
-def test_what_the_model_returns_of_its_weights_is_what_was_put() -> None:
+def test_returned_weights_contain_the_replacement() -> None:
     """Asked for attentions it gives those of its changed heads, and of the others its eager attention's."""
     llama = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
     opened = attncli.open_model(llama)
@@ -411,7 +409,7 @@ def test_what_the_model_returns_of_its_weights_is_what_was_put() -> None:
     assert_same(changed[1][:, 1], plain[1][:, 1])
 
 
-def test_another_implementation_inside_is_told(llama: LlamaForCausalLM) -> None:
+def test_changing_the_implementation_inside_a_patch_is_reported(llama: LlamaForCausalLM) -> None:
     with (
         pytest.raises(attncli.UserError, match="was changed after its attention was set to sdpa"),
         attncli.patch(attncli.open_model(llama), "1:2", without_output),
@@ -420,7 +418,7 @@ def test_another_implementation_inside_is_told(llama: LlamaForCausalLM) -> None:
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_padded_texts_are_written_on_as_by_hooks_of_torch(llama: LlamaForCausalLM, cache: str) -> None:
+def test_padded_texts_are_continued_as_with_torch_hooks(llama: LlamaForCausalLM, cache: str) -> None:
     """A static cache has room for tokens that the mask does not know."""
     ids = torch.tensor([[0, 0, 0, 5, 8, 9, 6, 3, 7, 11, 3], IDS[0].tolist()])
     settings: Any = {"attention_mask": ids.ne(0).long(), "max_new_tokens": 4, "do_sample": False}
@@ -431,7 +429,7 @@ def test_padded_texts_are_written_on_as_by_hooks_of_torch(llama: LlamaForCausalL
         assert torch.equal(llama.generate(ids, **settings), written)
 
 
-def test_texts_on_which_a_head_looks_nowhere_are_told(llama: LlamaForCausalLM) -> None:
+def test_texts_with_nan_weights_are_reported(llama: LlamaForCausalLM) -> None:
     with (
         attncli.patch(
             attncli.open_model(llama), "1:2", lambda head: head.query * torch.nan, part="query"

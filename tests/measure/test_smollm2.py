@@ -58,7 +58,7 @@ def writer(folder: Path) -> Pretrained:
 
 
 @pytest.mark.nightly
-def test_an_answer_has_the_blank_that_the_text_needs(attn: Attn, folder: Path) -> None:
+def test_an_answer_gets_the_space_that_the_text_needs(attn: Attn, folder: Path) -> None:
     """`Mary` is ` Mary`, in why and in ablate: how far its logit is above that of ` John`."""
     prompt = "When Mary and John went to the store, John gave a drink to"
     flags = ["--model", str(folder), prompt, "--answer", "Mary", "--against", "John", "--format", "json"]
@@ -160,7 +160,7 @@ def test_most_heads_park_their_weight_on_the_first_token(attn: Attn, folder: Pat
     assert sum(row["sink_mass"] > 0.3 for row in rows) > 200
 
 
-def test_its_chat_template_came_along(pretrained: Pretrained) -> None:
+def test_the_gguf_has_its_chat_template(pretrained: Pretrained) -> None:
     chat = [{"role": "user", "content": "Hi"}]
     text = pretrained.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
@@ -253,7 +253,7 @@ def cited_reading(cited: dict[str, Any], pretrained: Pretrained) -> SourcedReadi
 
 
 @pytest.mark.nightly
-def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretrained) -> None:
+def test_answers_without_sources_are_as_likely_as_in_context_cite(writer: Pretrained) -> None:
     """context-cite 0.0.4: ln p of each token of its answer without the sources of its masks."""
     cited = json.loads(CONTEXT_CITE.read_text())
     reading = cited_reading(cited, writer)
@@ -265,7 +265,7 @@ def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretra
     assert torch.allclose(found, expected, atol=1e-4)
 
 
-def test_relevance_is_that_of_lxt_and_captum(writer: Pretrained) -> None:
+def test_relevance_equals_lxt_and_captum(writer: Pretrained) -> None:
     """AttnLRP of lxt 2.1, gradient x input of captum 0.9.0: tools/lxt_relevance.py."""
     expected = json.loads(Path(__file__).with_name("lxt_relevance.json").read_text())
     prompt, answer = (
@@ -280,7 +280,7 @@ def test_relevance_is_that_of_lxt_and_captum(writer: Pretrained) -> None:
         assert torch.allclose(found, torch.tensor(expected[name], dtype=torch.float64), atol=1e-4), name
 
 
-def test_the_effects_of_sources_are_those_of_context_cite() -> None:
+def test_effects_of_sources_equal_context_cite() -> None:
     """Its Lasso is that of scikit-learn, which ends at a tolerance of 1e-4, on float32."""
     cited = json.loads(CONTEXT_CITE.read_text())
     sums = torch.tensor(cited["log_probabilities"], dtype=torch.float64).sum(dim=1)

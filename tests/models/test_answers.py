@@ -72,7 +72,7 @@ def chosen(pretrained: Pretrained, text: str, expected: Tensor, *words: str) -> 
     return [*pretrained.labels(found.compared_ids)], len(found.notes)
 
 
-def test_the_likelier_form_is_taken_of_all_together() -> None:
+def test_the_form_that_is_likelier_for_all_answers_is_used() -> None:
     model = byte_level()
     text, plain, blank = "The book went to", ["Mary", "John"], ["\u0120Mary", "\u0120John"]
     assert chosen(model, text, likely(model, *blank), "Mary", "John") == (blank, 1)
@@ -81,7 +81,7 @@ def test_the_likelier_form_is_taken_of_all_together() -> None:
     assert chosen(model, text, likely(model, *blank), "Mary") == (blank[:1], 1)
 
 
-def test_what_begins_with_a_blank_or_is_in_quotes_stands_as_it_is() -> None:
+def test_an_answer_in_quotes_or_after_a_space_is_used_unchanged() -> None:
     model = byte_level()
     blank = likely(model, "\u0120Mary", "\u0120John")
     assert chosen(model, "The book went to", blank, '"Mary"', '"John"') == (["Mary", "John"], 0)
@@ -90,13 +90,13 @@ def test_what_begins_with_a_blank_or_is_in_quotes_stands_as_it_is() -> None:
     assert chosen(model, "The book went to", blank, " Mary", "John") == (["\u0120Mary", "\u0120John"], 1)
 
 
-def test_after_a_blank_there_is_no_other() -> None:
+def test_no_space_is_added_after_a_space() -> None:
     model = byte_level()
     expected = likely(model, "\u0120Mary", "\u0120John")
     assert chosen(model, "The book went to ", expected, "Mary", "John") == (["Mary", "John"], 0)
 
 
-def test_in_the_place_of_a_mask_the_text_before_does_not_count() -> None:
+def test_text_before_a_mask_does_not_affect_the_form() -> None:
     """RoBERTa's mask removes the blank before it."""
     model = byte_level()
     expected = likely(model, "\u0120Mary")
@@ -104,7 +104,7 @@ def test_in_the_place_of_a_mask_the_text_before_does_not_count() -> None:
     assert model.labels(found.ids) == ("\u0120Mary",) and found.notes
 
 
-def test_tokenizers_that_put_the_blank_there_or_have_none_need_no_other() -> None:
+def test_tokenizers_that_add_or_ignore_spaces_have_one_form() -> None:
     def never() -> Tensor:
         raise AssertionError("both forms are the same")
 
@@ -114,7 +114,7 @@ def test_tokenizers_that_put_the_blank_there_or_have_none_need_no_other() -> Non
         assert model.labels(found.ids) == (label,) and not found.notes
 
 
-def test_a_text_that_is_one_token_behind_a_blank_alone_is_that() -> None:
+def test_a_text_that_is_one_token_only_after_a_space_gets_one() -> None:
     names = ["[UNK]", "b", "a", "g", "\u0120", "\u0120bag"]
     tokenizer = Tokenizer(
         models.BPE(
@@ -128,7 +128,8 @@ def test_a_text_that_is_one_token_behind_a_blank_alone_is_that() -> None:
     model = words_of(tokenizer)
     assert chosen(model, "bag", torch.zeros(9), "bag") == (["\u0120bag"], 1)
     with pytest.raises(
-        UserError, match=r"answer: must be one token for words \(got 'b', 'ag'\): ' bag', with"
+        UserError,
+        match=r"answer: must be one token for words \(got 'b', 'ag'\): with a space before it, ' bag' is",
     ):
         chosen(model, "bag", torch.zeros(9), '"bag"')
 

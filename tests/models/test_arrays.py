@@ -50,7 +50,7 @@ def test_every_kind_of_number_is_read_exactly(tmp_path: Path, kind: str) -> None
         np.testing.assert_array_equal(found, expected.astype(np.float64))
 
 
-def test_bfloat16_is_as_torch_has_it(tmp_path: Path) -> None:
+def test_bfloat16_equals_torch(tmp_path: Path) -> None:
     tensor = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).bfloat16()
     tensor[0, 0, 0], tensor[0, 0, 1] = torch.nan, -torch.inf
     save_file({"weights": tensor}, tmp_path / "x.safetensors", metadata={"format": "pt"})
@@ -142,7 +142,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_array_is_one_line_and_takes_no_memory(tmp_path: Path, name: str) -> None:
+def test_a_damaged_array_is_one_line_and_takes_little_memory(tmp_path: Path, name: str) -> None:
     content, message = DAMAGED[name]
     (tmp_path / name).write_bytes(content)
     tracemalloc.start()
@@ -153,7 +153,7 @@ def test_a_damaged_array_is_one_line_and_takes_no_memory(tmp_path: Path, name: s
         tracemalloc.stop()
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_a_large_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     (tmp_path / "bomb.npz").write_bytes(npz(npy((40, 1000, 1000), "|i1", bytes(40_000_000))))
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     tracemalloc.start()
@@ -166,7 +166,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_arrays", [1, 30])
-def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_arrays: int) -> None:
+def test_an_archive_that_grows_a_hundredfold_is_refused(tmp_path: Path, num_arrays: int) -> None:
     """However much memory is free, for one large array or many small ones."""
     layers = {
         f"blocks.{layer}.attn.hook_pattern": np.zeros((1, 90 // num_arrays, 500, 500), np.float32)
@@ -182,7 +182,7 @@ def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_a
         tracemalloc.stop()
 
 
-def test_names_with_thousands_of_digits_are_names(tmp_path: Path) -> None:
+def test_array_names_may_have_thousands_of_digits(tmp_path: Path) -> None:
     name = f"blocks.{'9' * 6000}.attn.hook_pattern"
     (tmp_path / "x.safetensors").write_bytes(safetensors_bytes({name: numbers("f4"), "other": numbers("f4")}))
     assert line_of(tmp_path / "x.safetensors").startswith(
@@ -205,7 +205,9 @@ SMALL = small_files()
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.parametrize("name", SMALL)
-def test_any_byte_changed_is_read_or_is_one_line(tmp_path: Path, name: str, data: st.DataObject) -> None:
+def test_files_with_a_changed_byte_are_read_or_one_line(
+    tmp_path: Path, name: str, data: st.DataObject
+) -> None:
     content = bytearray(SMALL[name])
     start = data.draw(st.integers(0, len(content)))
     stop = data.draw(st.integers(start, min(len(content), start + 8)))
@@ -218,7 +220,7 @@ def test_any_byte_changed_is_read_or_is_one_line(tmp_path: Path, name: str, data
         assert len(error.lines) == 1
 
 
-def test_names_of_files() -> None:
+def test_array_files_are_recognised_by_name() -> None:
     assert (
         is_array_file("a/x.NPZ")
         and is_array_file("x.safetensors")
@@ -239,13 +241,13 @@ FITTING = {
 
 
 @pytest.mark.parametrize("shape", FITTING, ids=str)
-def test_arrays_that_do_not_fit_are_one_line(shape: tuple[int, ...]) -> None:
+def test_arrays_of_wrong_shape_are_one_line(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as raised:
         checked_weights(np.ones(shape), "w", ["a", "b"], None)
     assert raised.value.lines == (FITTING[shape],)
 
 
-def test_arrays_without_a_number_or_beyond_all_numbers() -> None:
+def test_arrays_of_nan_or_huge_numbers_are_refused() -> None:
     for value, message in (
         (np.nan, "contains no numbers"),
         (1e300, "must contain only numbers between -1e+200 and 1e+200"),
@@ -275,7 +277,7 @@ def test_tokens_are_lines_or_a_list(tmp_path: Path, text: str, tokens: tuple[str
     assert read_tokens(str(tmp_path / "tokens")) == tokens
 
 
-def test_tokens_that_are_none(tmp_path: Path) -> None:
+def test_files_without_tokens_are_refused(tmp_path: Path) -> None:
     for name, text, message in (
         ("x.json", "a\n", "must be a JSON list of strings"),
         ("x", "", "is empty: it contains no tokens"),

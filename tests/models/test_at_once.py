@@ -37,7 +37,7 @@ def weights(inputs: Mapping[str, Tensor], own: Pretrained) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "GPT-OSS", "T5"])
-def test_runs_at_the_same_time_give_the_same_numbers(name: str) -> None:
+def test_concurrent_runs_give_the_same_numbers(name: str) -> None:
     model = ARCHITECTURES[name].build()
     texts = [random_inputs(model, num_tokens) for num_tokens in (7, 13, 9, 11, 5, 8, 12)]
     works = [partial(weights, inputs) for inputs in texts * 2]
@@ -48,7 +48,7 @@ def test_runs_at_the_same_time_give_the_same_numbers(name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_each_run_has_modules_of_its_own_and_the_same_parameters() -> None:
+def test_runs_have_separate_modules_and_shared_parameters() -> None:
     model = ARCHITECTURES["Llama"].build()
     texts = [random_inputs(model, num_tokens) for num_tokens in (5, 6, 7)]
     barrier = threading.Barrier(2, timeout=60)
@@ -69,7 +69,7 @@ def test_each_run_has_modules_of_its_own_and_the_same_parameters() -> None:
     assert pointers[0] == pointers[1] == pointers[2] and num_threads == (2, 1, 1)
 
 
-def test_the_first_error_ends_all() -> None:
+def test_the_first_error_ends_all_runs() -> None:
     model = ARCHITECTURES["BERT"].build()
     inputs = random_inputs(model, 7)
 
@@ -88,7 +88,7 @@ def test_a_callers_model_runs_in_the_callers_thread() -> None:
     assert not can_run_at_once(Pretrained("mine", model, None, lent=model))
 
 
-def test_what_a_copy_is_given_is_not_given_to_the_model() -> None:
+def test_hooks_and_settings_of_a_copy_do_not_reach_the_model() -> None:
     model = ARCHITECTURES["BERT"].build()
     own = with_separate_modules(loaded(model)).model
     own.register_forward_hook(lambda *_: None)
@@ -97,7 +97,7 @@ def test_what_a_copy_is_given_is_not_given_to_the_model() -> None:
 
 
 @pytest.mark.nightly
-def test_a_store_has_the_same_numbers_with_one_thread_and_with_three(
+def test_a_store_is_the_same_with_one_thread_and_with_three(
     tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []

@@ -48,7 +48,7 @@ def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance:
 @pytest.mark.parametrize(
     ("name", "with_output"), in_turn([name for name in WITH_WEIGHTS if name not in BY_EAGER], [False, True])
 )
-def test_the_model_computes_what_it_would_have(name: str, with_output: bool) -> None:
+def test_capture_does_not_change_the_models_output(name: str, with_output: bool) -> None:
     """The model's output during capture, which depends on the inputs of the last layers."""
     model = ARCHITECTURES[name].build()
     inputs = random_inputs(model)
@@ -96,7 +96,7 @@ def batch_of(name: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_a_text_in_a_batch_has_the_weights_that_it_has_alone(name: str) -> None:
+def test_weights_are_the_same_in_a_batch_and_alone(name: str) -> None:
     model = ARCHITECTURES[name].build()
     inputs = batch_of(name)
     how, together = captured_layers(model, inputs)
@@ -155,7 +155,7 @@ def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tenso
     ("with_numbers", "num_heads", "num_texts", "name"),
     in_pairs([False, True], [1, 4], [1, 3], ["BERT", "Llama"]),
 )
-def test_masks_that_are_matrices_hide_what_they_hide_from_eager_attention(
+def test_matrix_masks_hide_the_same_keys_as_in_eager_attention(
     name: str, num_texts: int, num_heads: int, with_numbers: bool
 ) -> None:
     """For all texts or each text, for all heads or each head, with and without numbers to add."""
@@ -180,7 +180,7 @@ def test_masks_that_are_matrices_hide_what_they_hide_from_eager_attention(
         torch.testing.assert_close(in_tiles, got, rtol=0, atol=1e-6)
 
 
-def test_layers_on_one_module_are_counted_by_their_calls() -> None:
+def test_layers_that_share_a_module_are_numbered_by_call() -> None:
     model = ALBERT.build()
     inputs = random_inputs(model)
     how, layers = captured_layers(model, inputs)
@@ -200,7 +200,7 @@ def test_a_model_without_attention_is_refused() -> None:
         captured_layers(*_model_and_inputs("Mamba"))
 
 
-def test_one_layer_at_a_time_and_without_a_whole_mask() -> None:
+def test_captured_layers_have_no_dense_mask() -> None:
     """No tensor passed on has an entry per query and key."""
     _, layers = captured_layers(*_model_and_inputs("Mistral"))
     for layer in map(attention_of, layers.values()):
@@ -220,7 +220,7 @@ def test_one_layer_at_a_time_and_without_a_whole_mask() -> None:
         ("model2.layers.5.attn", 5, "self"),
     ],
 )
-def test_modules_are_named(module: str, number: int, kind: str) -> None:
+def test_module_names_tell_layer_and_kind(module: str, number: int, kind: str) -> None:
     assert (layer_number(module), layer_kind(module)) == (number, kind)
 
 

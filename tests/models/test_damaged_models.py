@@ -223,13 +223,13 @@ HEADERS: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_a_header_that_would_be_read_for_hours_is_one_line(name: str, gguf: Path) -> None:
+def test_a_header_that_would_take_hours_to_read_is_one_line(name: str, gguf: Path) -> None:
     gguf.write_bytes(with_value(gguf.read_bytes(), *HEADERS[name]))
     with bounded(seconds=10, num_bytes=2**28):
         assert opened(gguf) == f"model: {gguf}: is not a GGUF file: its header is damaged"
 
 
-def test_a_gguf_has_no_more_blocks_than_its_tensors(gguf: Path) -> None:
+def test_a_gguf_with_more_blocks_than_tensors_is_refused(gguf: Path) -> None:
     content = gguf.read_bytes()
     ((start, stop),) = [(a, b) for name, a, b in sections(content) if name == "llama.block_count"]
     gguf.write_bytes(content[:start] + (10**9).to_bytes(4, "little") + content[stop:])
@@ -242,7 +242,7 @@ def changed_json(path: Path, **settings: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_more_labels_than_tensors_are_no_harm(tmp_path: Path) -> None:
+def test_more_labels_than_tensors_are_allowed(tmp_path: Path) -> None:
     """LXMERT's own defaults: 9,500 answers, 1,600 objects."""
     folder = save_model(tmp_path, "BERT")
     changed_json(folder / "config.json", num_qa_labels=9500, num_object_labels=1600, num_labels=20_000)
@@ -269,7 +269,7 @@ def test_a_config_of_endless_parts_is_one_line(
 
 
 @pytest.mark.nightly
-def test_parts_that_no_setting_s_name_tells_are_counted(tmp_path: Path) -> None:
+def test_parts_are_counted_whatever_their_setting_is_called(tmp_path: Path) -> None:
     config = AlbertConfig(
         hidden_size=8, embedding_size=8, num_attention_heads=2, intermediate_size=8, vocab_size=99
     )
@@ -340,7 +340,7 @@ GROWING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", some_seldom(GROWING, ["of-a-rare-letter", "by-a-pattern", "long-token"]))
-def test_a_tokenizer_that_makes_a_long_text_of_a_short_one_is_one_line(
+def test_a_tokenizer_that_expands_short_texts_is_one_line(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "MOST_SECONDS", 1.0)
@@ -358,7 +358,7 @@ def test_a_tokenizer_of_many_small_changes_is_tried_and_read(tmp_path: Path) -> 
     check_model_folder(tmp_path)
 
 
-def test_what_was_judged_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checked_tokenizer_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tokenizer_files, "SMALL_BYTES", 0)
     path, reads = tmp_path / "tokenizer.json", list[int]()
@@ -379,7 +379,7 @@ def with_header(folder: Path, header: dict[str, Any], numbers: bytes) -> None:
     (folder / "model.safetensors").write_bytes(len(written).to_bytes(8, "little") + written + numbers)
 
 
-def test_bytes_of_two_tensors_or_of_none_are_refused(tmp_path: Path) -> None:
+def test_bytes_shared_by_tensors_or_left_out_are_refused(tmp_path: Path) -> None:
     """As in the package safetensors: 60,000 names of the same bytes would take gigabytes."""
     folder = save_model(tmp_path, "BERT")
     header, numbers = header_of(folder)
@@ -413,7 +413,7 @@ def downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("downloaded")
-def test_a_model_that_was_downloaded_is_read_without_a_network(tmp_path: Path, attn: Attn) -> None:
+def test_a_downloaded_model_opens_without_a_network(tmp_path: Path, attn: Attn) -> None:
     ended = attn(["heads", "--model", f"owner/{tmp_path.name}", "--allow-download", "the cat sat"])
     assert (ended.code, ended.err) == (0, "") and ended.out.startswith(f"heads: {tmp_path.name}")
 
@@ -433,7 +433,7 @@ def damaged_tokenizer(folder: Path) -> None:
     ],
     ids=["tokenizer", "weights"],
 )
-def test_a_model_that_was_downloaded_is_checked_as_a_folder(
+def test_a_downloaded_model_is_checked_like_a_folder(
     damage: Callable[[Path], object], said: str, downloaded: Path, tmp_path: Path, attn: Attn
 ) -> None:
     damage(downloaded)
@@ -449,7 +449,7 @@ SPARSE_BYTES = 2**33
     "name",
     ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"],
 )
-def test_a_file_of_a_hole_is_one_line(name: str, tmp_path: Path) -> None:
+def test_a_sparse_file_is_one_line(name: str, tmp_path: Path) -> None:
     """Eight gigabytes that take no space on disk, but would take it in memory."""
     folder = save_model(tmp_path, "BERT")
     with (folder / name).open("wb") as file:
@@ -460,7 +460,7 @@ def test_a_file_of_a_hole_is_one_line(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0])
-def test_a_model_has_heads(count: int, tmp_path: Path) -> None:
+def test_a_model_without_heads_is_refused(count: int, tmp_path: Path) -> None:
     folder = save_model(tmp_path, "GPT-2")
     changed_json(folder / "config.json", n_head=count)
     with pytest.raises(UserError, match=rf"config.json: n_head must be at least 1 \(got {count}\)"):

@@ -54,7 +54,7 @@ def test_a_large_file_is_read_once(large: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 1000, 2002])
-def test_a_change_is_noticed_whatever_its_time_says(large: Path, byte: int) -> None:
+def test_a_change_is_noticed_whatever_the_modification_time(large: Path, byte: int) -> None:
     before, about = digest(large, 3), large.stat()
     with large.open("r+b") as file:
         file.seek(byte)
@@ -71,7 +71,9 @@ def test_a_change_is_noticed_whatever_its_time_says(large: Path, byte: int) -> N
     digest(large, 3)
 
 
-def test_what_has_just_changed_is_not_noted(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_of_a_recently_changed_file_is_not_cached(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another change within the same tick of the file system's clock would go unnoticed."""
     monkeypatch.setattr(digests, "SETTLED_SECONDS", 3600.0)
     digest(large, 3)
@@ -79,7 +81,7 @@ def test_what_has_just_changed_is_not_noted(large: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"state": []}', b"\xff", b'{"state": 1, "sha256": "x"}'])
-def test_a_damaged_note_is_no_note(large: Path, tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_cached_digest_is_ignored(large: Path, tmp_path: Path, damage: bytes) -> None:
     digest(large, 3)
     (note,) = (tmp_path / "cache/attncli/digests").iterdir()
     note.write_bytes(damage)
@@ -100,7 +102,7 @@ def test_without_a_cache_every_file_is_read(large: Path, monkeypatch: pytest.Mon
     digest(large, 3)
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_raise_their_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         content_digest(tmp_path / "none")
     with pytest.raises(IsADirectoryError):

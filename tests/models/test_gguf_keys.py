@@ -287,7 +287,7 @@ def model_of(name: str, settings: Mapping[str, Any]) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_file_attends_as_the_model_that_it_was_written_from(name: str, tmp_path: Path) -> None:
+def test_a_gguf_file_has_the_attention_of_its_model(name: str, tmp_path: Path) -> None:
     kind, class_name, settings, keys = MODELS[name]
     model = model_of(class_name, settings)
     extra = {}
@@ -305,7 +305,7 @@ def llama3_factors() -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_frequencies_that_a_tensor_divides(kind: str, tmp_path: Path) -> None:
+def test_frequencies_are_divided_by_a_tensor(kind: str, tmp_path: Path) -> None:
     model = model_of({"llama": "Llama", "qwen2": "Qwen2"}[kind], {"rope_parameters": LLAMA3})
     write(tmp_path / "tiny.gguf", kind, model, FREQ_BASE, {"rope_freqs.weight": llama3_factors()})
     assert max(differences(tmp_path / "tiny.gguf", model)) < 1e-5
@@ -350,7 +350,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_key_that_is_not_read_is_named(name: str, tmp_path: Path) -> None:
+def test_an_unsupported_key_is_named(name: str, tmp_path: Path) -> None:
     kind, keys, reason = REFUSED[name]
     class_name = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[kind]
     write(tmp_path / "tiny.gguf", kind, model_of(class_name, {"head_dim": 8}), keys)
@@ -358,7 +358,7 @@ def test_a_key_that_is_not_read_is_named(name: str, tmp_path: Path) -> None:
         attncli.open_model(tmp_path / "tiny.gguf")
 
 
-def test_values_that_change_nothing_are_read(tmp_path: Path) -> None:
+def test_keys_without_effect_are_accepted(tmp_path: Path) -> None:
     keys = {
         "attention.clamp_kqv": 0.0, "attention.sliding_window": CONTEXT, "attention.causal": True,
         "attention.scale": 8**-0.5, "rope.scaling.type": "none", "rope.scaling.finetuned": False,
@@ -379,7 +379,7 @@ def test_values_that_change_nothing_are_read(tmp_path: Path) -> None:
         ("rope_freqs.weight", [1.0, 0.0, 1.0, 1.0]),
     ],
 )
-def test_a_tensor_that_is_not_read_is_named(tensor: str, numbers: list[float], tmp_path: Path) -> None:
+def test_an_unsupported_tensor_is_named(tensor: str, numbers: list[float], tmp_path: Path) -> None:
     write(tmp_path / "tiny.gguf", "llama", model_of("Llama", {}), {}, {tensor: numbers})
     with pytest.raises(UserError, match=tensor):
         attncli.open_model(tmp_path / "tiny.gguf")
@@ -401,7 +401,7 @@ BLANKS = {"llama": "\u2581", "gpt2": "\u0120"}
         ("gpt2", {"pre": "llama-bpe", "add_bos_token": False}, ["the", "\u0120"], "t"),
     ],
 )
-def test_tokens_that_keys_put_around_a_text(
+def test_keys_choose_the_tokens_around_a_text(
     kind: str, keys: dict[str, Any], first: list[str], last: str, tmp_path: Path
 ) -> None:
     blank = BLANKS[kind]

@@ -89,7 +89,7 @@ def places(layers: list[CapturedLayer]) -> list[HeadPlace]:
 
 @pytest.mark.parametrize("name", [*COMPUTED_HERE, *MORE])
 @torch.no_grad()
-def test_it_is_as_if_its_columns_of_w_o_were_zero(name: str) -> None:
+def test_removing_a_head_equals_zero_columns_of_w_o(name: str) -> None:
     """Against transformers' own run; every third head, with the heads of a block in one batch."""
     model = (ARCHITECTURES | MORE)[name].build()
     inputs = random_inputs(model, NUM_TOKENS)
@@ -112,7 +112,7 @@ def test_it_is_as_if_its_columns_of_w_o_were_zero(name: str) -> None:
 
 
 @torch.no_grad()
-def test_one_module_may_be_every_layer() -> None:
+def test_heads_of_layers_that_share_a_module_are_removed_separately() -> None:
     """ALBERT: zero columns would affect all layers, so that heads are zeroed at the input of W_O."""
     model = ALBERT.build()
     inputs = random_inputs(model, NUM_TOKENS)
@@ -136,7 +136,7 @@ def test_one_module_may_be_every_layer() -> None:
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "T5"])
 @torch.no_grad()
-def test_where_blocks_cannot_be_skipped_runs_are_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_whole_if_blocks_cannot_be_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ARCHITECTURES[name].build()
     inputs = random_inputs(model, NUM_TOKENS)
     run, layers = text_run(model, inputs)
@@ -154,13 +154,13 @@ def test_where_blocks_cannot_be_skipped_runs_are_whole(name: str, monkeypatch: p
 @torch.no_grad()
 def test_a_model_that_computes_its_attention_itself_is_refused(name: str) -> None:
     model = ARCHITECTURES[name].build()
-    with pytest.raises(UserError, match="attn sees only its weights"):
+    with pytest.raises(UserError, match="attn sees only the weights"):
         text_run(model, random_inputs(model, NUM_TOKENS))
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "BERT"])
 @torch.no_grad()
-def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
+def test_a_head_is_replaced_by_its_mean_or_the_first_value(name: str) -> None:
     """Against a naive loop over the inputs of W_O for two texts, and the value of the first token."""
     model = ARCHITECTURES[name].build()
     texts = [random_inputs(model, count) for count in (NUM_TOKENS, 7)]
@@ -200,7 +200,7 @@ def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_gate_acts_on_the_mean_that_stands_for_a_head() -> None:
+def test_a_gate_applies_to_the_mean_that_replaces_a_head() -> None:
     """Qwen3-Next: W_O reads the heads times a gate, which is half of the query projection."""
     model = MORE["Qwen3-Next"].build()
     inputs = random_inputs(model, NUM_TOKENS)
@@ -239,7 +239,7 @@ def test_a_gate_acts_on_the_mean_that_stands_for_a_head() -> None:
 
 
 @torch.no_grad()
-def test_several_heads_at_once() -> None:
+def test_several_heads_are_removed_at_once() -> None:
     model = ARCHITECTURES["Llama"].build()
     inputs = random_inputs(model, NUM_TOKENS)
     run, layers = text_run(model, inputs)

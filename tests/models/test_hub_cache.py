@@ -62,7 +62,7 @@ def test_python_opens_a_cached_model_without_the_flag(hub_cache: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["owner/other", "owner/tiny@step7", "owner/tiny@step9", "owner/tiny@.."])
-def test_what_is_not_cached_whole_needs_the_flag(model: str, hub_cache: Path, attn: Attn) -> None:
+def test_an_incomplete_download_needs_the_flag(model: str, hub_cache: Path, attn: Attn) -> None:
     """`step9` has a config without weights, as after opening only its tokenizer."""
     line = f"--model: no such folder or installed package: {model} (a hub id needs --allow-download)\n"
     assert attn(["heads", TEXT, "--model", model]) == (2, "", line)

@@ -71,7 +71,7 @@ def in_threads(works: list[Callable[[], Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("is_lent", [True, False], ids=["lent", "named"])
-def test_threads_get_what_one_after_the_other_gives(is_lent: bool) -> None:
+def test_concurrent_measurements_equal_sequential_ones(is_lent: bool) -> None:
     """Including two open models of the same loaded model."""
     model, tokenizer = lent_model()
     models: list[Any] = (
@@ -85,7 +85,7 @@ def test_threads_get_what_one_after_the_other_gives(is_lent: bool) -> None:
     assert (state(model), of_process()) == before
 
 
-def test_threads_run_through_python_commands() -> None:
+def test_concurrent_experiments_equal_sequential_ones() -> None:
     model, tokenizer = lent_model()
     works = [
         lambda: attncli.run("heads", model=model, tokenizer=tokenizer, sentence=TEXT).table("heads"),
@@ -98,7 +98,7 @@ def test_threads_run_through_python_commands() -> None:
     assert (state(model), of_process()) == before
 
 
-def test_models_of_the_same_code_are_told_apart() -> None:
+def test_models_that_share_code_are_measured_separately() -> None:
     """Expected attention records functions of a model's module, which other models share."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
     sizes = {
@@ -145,7 +145,7 @@ def test_a_hook_that_measures_its_own_model_is_refused() -> None:
     assert others and all(rows == others[0] for rows in others)
 
 
-def test_threads_whose_hooks_measure_the_other_model_do_not_wait_for_ever() -> None:
+def test_threads_whose_hooks_measure_each_others_model_do_not_deadlock() -> None:
     models = [lent_model() for _ in range(2)]
     opened = [attncli.open_model(*each) for each in models]
     met = threading.Barrier(2)
@@ -165,7 +165,7 @@ def test_threads_whose_hooks_measure_the_other_model_do_not_wait_for_ever() -> N
 
 
 @pytest.mark.parametrize("is_lent", [True, False], ids=["lent", "opened"])
-def test_an_interrupt_leaves_a_model_as_it_was(is_lent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_restores_the_model(is_lent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any point: during a run, and between adding and removing a hook."""
     model, tokenizer = lent_model()
     opened = attncli.open_model(model, tokenizer) if is_lent else attncli.open_model()
@@ -200,7 +200,7 @@ def test_an_interrupt_leaves_a_model_as_it_was(is_lent: bool, monkeypatch: pytes
     assert attncli.ablate(opened, TEXT).heads == expected
 
 
-def test_a_fork_amid_a_measurement_has_the_model_as_it_was() -> None:
+def test_a_fork_during_a_measurement_gets_the_unchanged_model() -> None:
     """Neither side waits for a thread that does not exist, nor for the torch threads of its parent."""
     model, tokenizer = lent_model()
     opened = attncli.open_model(model, tokenizer)
@@ -242,7 +242,7 @@ def test_a_fork_amid_a_measurement_has_the_model_as_it_was() -> None:
         thread.join()
 
 
-def test_a_shared_change_is_undone_by_the_last() -> None:
+def test_a_shared_change_is_undone_by_the_last_user() -> None:
     now = ["before"]
     change = SharedChange(lambda: lambda: now.__setitem__(0, "before"), lambda: now.__setitem__(0, "changed"))
     first, second = change.made(), change.made()
@@ -254,7 +254,7 @@ def test_a_shared_change_is_undone_by_the_last() -> None:
     assert now == ["before"]
 
 
-def test_filters_of_warnings_are_those_of_the_caller() -> None:
+def test_the_callers_warning_filters_are_restored() -> None:
     """With catch_warnings, the last of two loading threads would restore the other's filters."""
     before = warnings.filters[:]
     inside = threading.Barrier(2)
@@ -269,7 +269,7 @@ def test_filters_of_warnings_are_those_of_the_caller() -> None:
 
 
 @pytest.mark.parametrize("experiment", ["self", "heads"])
-def test_autocast_of_a_caller_changes_no_number(experiment: str) -> None:
+def test_a_callers_autocast_changes_no_number(experiment: str) -> None:
     expected = attncli.run(experiment, sentence=TEXT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         report = attncli.run(experiment, sentence=TEXT)

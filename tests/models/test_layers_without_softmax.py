@@ -88,7 +88,7 @@ def layers_of(model: PreTrainedModel) -> int:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", some_seldom([*HYBRIDS, *WITHOUT], HYBRIDS[1::2]))
-def test_the_layers_that_mix_tokens_by_something_else_are_named(name: str) -> None:
+def test_layers_that_mix_tokens_without_attention_are_named(name: str) -> None:
     """The oracle: attention returns zeros, and one token is changed before each block."""
     model = tiny_model(name)
     named, idle = layers_without_softmax(model)
@@ -98,7 +98,7 @@ def test_the_layers_that_mix_tokens_by_something_else_are_named(name: str) -> No
     assert not layers & {*idle}
 
 
-def test_every_architecture_with_such_layers_is_among_these() -> None:
+def test_every_architecture_with_such_layers_is_tested() -> None:
     """From the classes in transformers' source: a new one needs a line here."""
     folder = Path(transformers.__file__).parent / "models"
     mixing = {
@@ -121,27 +121,27 @@ LINE = "Not shown, as it has no softmax: gated delta net in layers 0, 2."
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cache"])
-def test_every_command_says_so_before_anything_else(folder: Path, experiment: str) -> None:
+def test_every_command_begins_with_the_missing_layers(folder: Path, experiment: str) -> None:
     report = run(experiment, model=str(folder), sentence=text_of(29))
     assert report.missing == report.sentences[0] == LINE
     assert report.sentences.count(LINE) == 1 and report.to_data()["missing"] == LINE
 
 
-def test_a_survey_of_many_texts_and_the_library_say_so(folder: Path, tmp_path: Path) -> None:
+def test_surveys_and_the_library_name_the_missing_layers(folder: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text(f"{text_of(19)}\n{text_of(23)}\n")
     assert run("heads", model=str(folder), texts=str(texts), skip_sink=1).missing == LINE
     assert attncli.survey(str(folder), text_of(19), skip_sink=1).notes[0] == LINE
 
 
-def test_a_model_of_attention_alone_says_nothing(tmp_path: Path) -> None:
+def test_a_model_with_only_attention_has_no_missing_layers(tmp_path: Path) -> None:
     save_model("qwen2", tmp_path)
     report = run("heads", model=str(tmp_path), sentence=text_of(19))
     assert report.missing == "" and "missing" not in report.to_data()
 
 
 @pytest.mark.parametrize(("experiment", "asked"), [("multihead", {"layer": "0"}), ("self", {"head": "2:1"})])
-def test_a_layer_without_a_softmax_is_refused_by_what_it_is(
+def test_a_layer_without_a_softmax_is_refused_by_its_mechanism(
     folder: Path, experiment: str, asked: dict[str, str]
 ) -> None:
     with pytest.raises(UserError, match=r"layer [02] \(gated delta net\) has no softmax"):

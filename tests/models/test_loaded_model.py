@@ -34,7 +34,7 @@ def state(model: PreTrainedModel) -> list[Any]:
     ("settings", "implementation"),
     in_turn([{}, {"weighted": True}, {"sentence": "w" * 2000}], ["eager", "sdpa"]),
 )
-def test_a_model_is_left_as_it_was(settings: dict[str, Any], implementation: str) -> None:
+def test_a_model_is_left_unchanged(settings: dict[str, Any], implementation: str) -> None:
     model = AutoModel.from_pretrained(SHIPPED, attn_implementation=implementation)
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     model.train()
@@ -50,7 +50,7 @@ def test_a_model_is_left_as_it_was(settings: dict[str, Any], implementation: str
     assert state(model) == before
 
 
-def test_what_a_hook_keeps_can_be_trained_on() -> None:
+def test_tensors_kept_by_a_hook_can_be_used_in_training() -> None:
     """Such as a probe of activations, which would not work in inference mode."""
     model = AutoModel.from_pretrained(SHIPPED)
     kept: list[torch.Tensor] = []
@@ -100,7 +100,7 @@ def broken(model: PreTrainedModel, how: str) -> str:
 @pytest.mark.parametrize(
     "how", ["a module that raises", "NaN in the output", "NaN in a query", "infinite values"]
 )
-def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
+def test_a_failing_model_is_reported_with_its_own_error(how: str, tmp_path: Path) -> None:
     """A failing model is not reported as computing its attention itself."""
     folder = save_writer(tmp_path, "Llama")
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -111,7 +111,7 @@ def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
             ask(pretrained, "the cat sat on the street")
 
 
-def test_heads_of_a_model_with_nan_behind_its_last_weights_are_those_of_eager_attention(
+def test_nan_after_the_last_weights_leaves_the_heads_readable(
     tmp_path: Path,
 ) -> None:
     """NaN is reported as such, not as an unsupported architecture."""
@@ -132,7 +132,7 @@ def test_heads_of_a_model_with_nan_behind_its_last_weights_are_those_of_eager_at
         assert row["pattern"] == of_sound["pattern"]
 
 
-def test_attributes_that_hold_themselves(tmp_path: Path) -> None:
+def test_attributes_may_contain_themselves(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     model = AutoModelForCausalLM.from_pretrained(folder)
     pretrained = attncli.open_model(model, AutoTokenizer.from_pretrained(folder))

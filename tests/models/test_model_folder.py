@@ -135,7 +135,7 @@ def test_a_bad_folder_is_one_line(tmp_path: Path, name: str) -> None:
         ({"transformers": None, "peft": None}, "adapter_model.safetensors is missing"),
     ],
 )
-def test_an_adapter_is_not_left_out(
+def test_an_unusable_adapter_is_refused(
     tmp_path: Path, packages: dict[str, None], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_model(tmp_path, "Llama")
@@ -256,7 +256,7 @@ def test_a_panic_of_the_tokenizer_is_one_line(tmp_path: Path, capfd: pytest.Capt
     assert err == f"--model: the tokenizer of {folder.name} {reason}\n"
 
 
-def test_what_a_tokenizer_prints_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_a_tokenizer_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     with panics_in_one_line():
         os.write(2, b"a warning")
     assert capfd.readouterr().err == "a warning"

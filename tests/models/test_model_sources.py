@@ -46,7 +46,7 @@ def test_a_package_that_ships_a_folder_is_a_model(site: Path, attn: Attn) -> Non
     assert attn(["heads", "--model", "ships-llama", "the cat sat on the street"]).code == 0
 
 
-def test_a_package_that_ships_two_is_asked_about(site: Path, attn: Attn) -> None:
+def test_a_package_that_ships_two_models_is_refused(site: Path, attn: Attn) -> None:
     for name in ("a.gguf", "b.GGUF"):
         (site / "two").mkdir(exist_ok=True)
         (site / "two" / name).write_bytes(b"GGUF")
@@ -55,7 +55,7 @@ def test_a_package_that_ships_two_is_asked_about(site: Path, attn: Attn) -> None
     assert sorted(attn(["heads", "--model", "two"]).err.strip().split()) == sorted(line.split())
 
 
-def test_a_package_without_a_model_that_is_read_is_told_from_none(site: Path, attn: Attn) -> None:
+def test_a_package_without_a_supported_model_is_reported(site: Path, attn: Attn) -> None:
     (site / "looks" / "models").mkdir(parents=True)
     (site / "looks" / "models" / "vit.onnx").write_bytes(b"")
     install(site, "looks")
@@ -68,7 +68,9 @@ def test_a_package_without_a_model_that_is_read_is_told_from_none(site: Path, at
     assert "no such folder or installed package: none" in attn(["heads", "--model", "none"]).err
 
 
-def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_gguf_are_one_line(
+    site: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = site / "model.gguf"
     path.write_bytes(b"no such thing")
     assert attn(["heads", "--model", str(path)]).err == f"--model: {path}: is not a GGUF file\n"
@@ -86,7 +88,7 @@ def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest
     assert missing.err == '--model: a GGUF file needs: pip install "attncli[gguf]"\n'
 
 
-def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -> None:
+def test_half_precision_needs_a_model(attn: Attn, tmp_path: Path) -> None:
     folder = str(save_writer(tmp_path, "Llama"))
     asked = [
         "multihead",
@@ -105,7 +107,9 @@ def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -
     assert attn(["self", "--dtype", "float16"]).err == "--dtype: needs --model\n"
 
 
-def test_an_unknown_name_is_no_dead_end(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_lists_models_and_a_download(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a terminal, the message lists the available models, and the command that would download this one."""
     (tmp_path / "runs" / "whisker").mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):

@@ -74,7 +74,7 @@ def of_many_kinds() -> dict[str, Any]:
     return state | {"é/ ": torch.ones(2), "one": torch.arange(6.0).view(1, 6).expand(1, 6), "epoch": 3}
 
 
-def test_every_tensor_is_the_one_that_torch_loads(tmp_path: Path) -> None:
+def test_every_tensor_equals_what_torch_loads(tmp_path: Path) -> None:
     path = save(of_many_kinds(), tmp_path / "a.pt")
     expected = torch.load(path, weights_only=True)
     numbers = numbers_in(path)
@@ -91,7 +91,7 @@ def test_every_tensor_is_the_one_that_torch_loads(tmp_path: Path) -> None:
             torch.testing.assert_close(mapped, expected[name].detach(), rtol=0, atol=0)
 
 
-def test_a_module_s_state_dict_is_read_with_its_versions(tmp_path: Path) -> None:
+def test_the_state_dict_of_a_module_is_read(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     state = module.state_dict()
     assert isinstance(state, OrderedDict) and vars(state)["_metadata"]
@@ -265,7 +265,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
         (torch.ones(1).expand(10**6), "has a tensor that was expanded from fewer numbers"),
     ],
 )
-def test_a_bare_tensor_that_is_refused_has_no_empty_name(
+def test_a_refused_bare_tensor_is_described_without_a_name(
     tmp_path: Path, tensor: torch.Tensor, reason: str
 ) -> None:
     torch.save(tensor, path := tmp_path / "bare.pt")
@@ -289,7 +289,7 @@ def test_small_files_that_hang_or_crash_their_reader_are_one_line(
 
 
 @pytest.mark.parametrize(("mebibytes", "seconds"), [(1, 5), (20, 17), (2000, 60)])
-def test_the_limit_of_time_grows_with_the_file(
+def test_the_time_limit_grows_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mebibytes: int, seconds: int
 ) -> None:
     """60,000 small tensors, as for many experts, take 20 MiB and about 6 s."""
@@ -308,7 +308,7 @@ def test_the_limit_of_time_grows_with_the_file(
 
 @pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:
+def test_files_without_a_state_dict_are_one_line(tmp_path: Path, name: str) -> None:
     write, said = UNREAD[name]
     path = tmp_path / "pytorch_model.bin"
     write(path)
@@ -318,7 +318,7 @@ def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:
     assert line.startswith(f"model: {path}: ") and said in line
 
 
-def test_damaged_files_are_one_line_or_what_torch_reads(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_damaged_files_are_read_or_one_line(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     content = save(of_many_kinds(), tmp_path / "a.pt").read_bytes()
     drawn, refused = random.Random(7), 0
     path = tmp_path / "b.pt"
@@ -365,7 +365,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["GPT-2", "ALBERT"])
 @pytest.mark.usefixtures("small")
-def test_the_report_is_that_of_safetensors(tmp_path: Path, kind: str, attn: Attn) -> None:
+def test_reports_equal_those_of_safetensors(tmp_path: Path, kind: str, attn: Attn) -> None:
     folder = tiny(tmp_path / "model", kind)
     asked = ["heads", "--model", str(folder), TEXT, "--format", "json", "--load"]
     expected = {load: attn([*asked, load]) for load in ("memory", "disk")}
@@ -385,7 +385,9 @@ def test_the_report_is_that_of_safetensors(tmp_path: Path, kind: str, attn: Attn
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.nightly), torch.bfloat16])
 @pytest.mark.usefixtures("small")
-def test_half_precision_and_tied_weights(tmp_path: Path, dtype: torch.dtype, attn: Attn) -> None:
+def test_pickled_half_precision_and_tied_weights_are_read(
+    tmp_path: Path, dtype: torch.dtype, attn: Attn
+) -> None:
     folder = save_writer(tmp_path / "model", "GPT-2")
     state = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(state, folder / "model.safetensors", {"format": "pt"})
@@ -404,7 +406,7 @@ def test_half_precision_and_tied_weights(tmp_path: Path, dtype: torch.dtype, att
         assert attn([*asked, load]).out == out
 
 
-def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
+def test_shards_and_other_file_names_are_read(tmp_path: Path, attn: Attn) -> None:
     folder = save_model(tmp_path / "model", "BERT")
     asked = ["heads", "--model", str(folder), TEXT, "--format", "json"]
     expected = attn(asked).out
@@ -440,7 +442,7 @@ def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_adapter_counts_beside_pickled_weights(tmp_path: Path, attn: Attn) -> None:
+def test_an_adapter_applies_to_pickled_weights(tmp_path: Path, attn: Attn) -> None:
     peft = pytest.importorskip("peft")
     folder = save_model(tmp_path / "model", "Llama")
     asked = ["heads", "--model", str(folder), TEXT, "--format", "json"]
@@ -483,7 +485,7 @@ def ids_of(folder: Path, reaction: str) -> dict[str, list[Any]]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("reaction", [COUPLING, pytest.param(CLEAVAGE, marks=pytest.mark.nightly)])
-def test_rxnmapper_is_read_as_its_package_has_it(attn: Attn, tmp_path: Path, reaction: str) -> None:
+def test_rxnmapper_equals_its_package(attn: Attn, tmp_path: Path, reaction: str) -> None:
     """The published confidences, from the package's weights saved again, without a tokenizer."""
     (weights,) = package_folder("rxnmapper").rglob("pytorch_model.bin")
     file, folder = tmp_path / "reaction.json", Path(shutil.copytree(weights.parent, tmp_path / "rxnmapper"))

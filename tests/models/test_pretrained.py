@@ -22,7 +22,7 @@ def load(folder: Path) -> Pretrained:
     return load_pretrained(str(folder), allow_download=False, device="cpu")
 
 
-def test_tokens_are_neither_padded_nor_cut(tmp_path: Path) -> None:
+def test_texts_are_neither_padded_nor_truncated(tmp_path: Path) -> None:
     pretrained = load(save_model(tmp_path, "BERT", padded=6))
     assert tokens_of_text(pretrained, "the cat", "sentence").tokens == ("[CLS]", "the", "cat", "[SEP]")
     assert len(tokens_of_text(pretrained, "the cat walks on the street", "sentence").tokens) == 8
@@ -32,7 +32,7 @@ def test_tokens_are_neither_padded_nor_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "most"), [("BERT", 512), ("RoBERTa", 510), ("OPT", 2048), ("T5", None)]
 )
-def test_positions_set_the_limit(tmp_path: Path, architecture: str, most: int | None) -> None:
+def test_positions_limit_the_text_length(tmp_path: Path, architecture: str, most: int | None) -> None:
     pretrained = load(save_model(tmp_path, architecture))
     assert pretrained.most_tokens() == most
     if most is not None:
@@ -64,7 +64,7 @@ def test_the_probe_repeats_random_tokens(tmp_path: Path) -> None:
         repeated_probe(pretrained, 58, torch.Generator())
 
 
-def test_the_model_of_the_last_run_is_kept_until_its_files_change(tmp_path: Path) -> None:
+def test_the_last_model_is_cached_until_its_files_change(tmp_path: Path) -> None:
     one, other = save_model(tmp_path / "one", "BERT"), save_model(tmp_path / "other", "BERT")
 
     def kept(folder: Path) -> Pretrained:
@@ -119,13 +119,13 @@ def test_words_that_the_vocabulary_lacks_are_named(tmp_path: Path, kind: str, un
 @pytest.mark.parametrize(
     ("kind", "text"), [("bytes", "the zebra"), ("word level", "the <unk> cat"), ("Unigram", "the <unk> cat")]
 )
-def test_bytes_and_the_unknown_token_itself_are_not_unknown(tmp_path: Path, kind: str, text: str) -> None:
+def test_bytes_and_the_name_of_the_unknown_token_are_known(tmp_path: Path, kind: str, text: str) -> None:
     reading = read_text(with_tokenizer(tmp_path, kind, unk_token="<unk>"), text)
     assert reading.left_out_notes() == []
     assert ("<unk>" in reading.text.tokens) == (kind != "bytes")
 
 
-def test_unknown_words_of_a_tokenizer_without_places(tmp_path: Path) -> None:
+def test_unknown_words_are_found_without_character_offsets(tmp_path: Path) -> None:
     pretrained = load(save_model(tmp_path, "BERT"))
     without = type("Slow", (type(pretrained.tokenizer),), {"is_fast": False})
     pretrained.tokenizer.__class__ = without
@@ -133,7 +133,7 @@ def test_unknown_words_of_a_tokenizer_without_places(tmp_path: Path) -> None:
     assert note.endswith("has a word that is not in the model's vocabulary and is read as [UNK]: 'zebra'.")
 
 
-def test_unknown_words_of_both_texts_and_of_many(tmp_path: Path) -> None:
+def test_unknown_words_of_two_and_of_many_texts_are_noted(tmp_path: Path) -> None:
     pretrained = load(save_model(tmp_path, "BART"))
     (note,) = read_text(pretrained, "the zebra", context="the lion").left_out_notes()
     assert note.endswith("read as [UNK]: 'zebra', 'lion'.")
@@ -160,7 +160,7 @@ ODD: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_no_tokenizer_may_say_is_refused(
+def test_invalid_results_of_a_tokenizer_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     changed, message = ODD[name]

@@ -66,7 +66,7 @@ def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedMod
 
 
 @pytest.mark.parametrize("name", FAR_APART)
-def test_a_model_gives_the_same_from_its_files(name: str, tmp_path: Path) -> None:
+def test_outputs_are_the_same_in_memory_and_from_files(name: str, tmp_path: Path) -> None:
     made = KINDS[name].build()
     # As large models come: half precision, several files, experts one by one.
     made.to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="20kB")
@@ -122,7 +122,7 @@ COMMANDS = ("heads", "why", "ablate --method gradient", "generate", "multihead")
 
 
 @pytest.mark.parametrize(("command", "kind"), in_turn(COMMANDS, ["Llama", "GPT-2", "T5"]))
-def test_commands_say_the_same_of_a_model_in_its_files(
+def test_commands_print_the_same_in_memory_and_from_files(
     kind: str, command: str, attn: Attn, tmp_path: Path
 ) -> None:
     folder = save_writer(tmp_path, kind)
@@ -224,7 +224,7 @@ def test_runs_side_by_side_multiply_their_rows_together(
         assert 7 + 9 + 13 in num_rows
 
 
-def test_runs_side_by_side_end_apart(tmp_path: Path) -> None:
+def test_runs_side_by_side_may_end_at_different_points(tmp_path: Path) -> None:
     """One run that stops after the first layer, and one that fails in the middle."""
     model = opened(save_writer(tmp_path, "Llama"), "auto")
     ids = torch.arange(3, 9)[None]
@@ -281,7 +281,7 @@ def weight(tmp_path: Path, numbers: Tensor) -> Stored:
     return Stored.of(InRows(WeightFile(path), TensorInFile("F32", SHAPE, 0)), use)
 
 
-def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) -> None:
+def test_operations_on_a_stored_weight_equal_those_in_memory(weight: Stored, numbers: Tensor) -> None:
     x = torch.randn(2, 5, 64, requires_grad=True)
     bias = torch.randn(12)
     product = functional.linear(x, weight, bias)
@@ -321,7 +321,7 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
 
 
 @pytest.mark.parametrize(("kind", "num_threads"), in_turn(["BF16", "F16", "F32"], [1, 2, 3]))
-def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tmp_path: Path) -> None:
+def test_products_of_any_number_of_rows_are_right(kind: str, num_threads: int, tmp_path: Path) -> None:
     """Few rows are multiplied with the stored half-precision weight, more rows with the widened one; in
     threads.
     """
@@ -347,9 +347,7 @@ def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tm
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_a_model_in_half_precision_writes_the_same_from_its_files(
-    dtype: torch.dtype, attn: Attn, tmp_path: Path
-) -> None:
+def test_half_precision_generates_the_same_from_files(dtype: torch.dtype, attn: Attn, tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     path = folder / "model.safetensors"
     save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path, {"format": "pt"})
@@ -363,7 +361,7 @@ QUANTIZED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *(f"Q
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_blocks_of_a_gguf_are_those_of_its_own_package(kind: str, tmp_path: Path) -> None:
+def test_gguf_blocks_equal_those_of_the_gguf_package(kind: str, tmp_path: Path) -> None:
     """Any bytes are valid numbers in these types; reading rows equals reading the whole."""
     of_kind, shape = GGMLQuantizationType[kind], (6, 512)
     of_blocks = quant_shape_to_byte_shape(shape, of_kind)
@@ -376,7 +374,7 @@ def test_blocks_of_a_gguf_are_those_of_its_own_package(kind: str, tmp_path: Path
     torch.testing.assert_close(source.rows(2, 5), expected[2:5], rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_gguf_gives_the_same_in_memory_and_in_its_file(tmp_path: Path) -> None:
+def test_a_gguf_model_is_the_same_in_memory_and_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     save_gguf(path)
     whole, parts = (opened(path, load, with_head=True) for load in ("memory", "disk"))
@@ -412,7 +410,7 @@ def test_a_file_that_changes_while_it_is_read_is_one_line(folder: Path) -> None:
         next(runs)
 
 
-def test_what_does_not_fit_is_refused_before_it_is_read(
+def test_a_model_that_does_not_fit_is_refused_before_reading(
     attn: Attn, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = folder.glob("*.safetensors")

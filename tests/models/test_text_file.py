@@ -11,7 +11,7 @@ from attncli.models import text_files
 from attncli.models.text_files import TextFile, TextLine
 
 
-def test_a_line_each_and_json_lines(tmp_path: Path) -> None:
+def test_plain_lines_and_json_lines_are_read(tmp_path: Path) -> None:
     plain = tmp_path / "a.txt"
     plain.write_bytes('\ufeffa b\n\n  c \r\n{"text": 1}'.encode())
     assert list(TextFile(str(plain))) == [TextLine(1, "a b"), TextLine(3, "c"), TextLine(4, '{"text": 1}')]
@@ -42,9 +42,7 @@ def test_a_csv_file_is_read_by_its_columns(tmp_path: Path) -> None:
     assert list(TextFile(str(tabs))) == [TextLine(2, 'a, "b"', "7")]
 
 
-def test_a_cell_that_nothing_closes_does_not_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unclosed_cell_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MAX_CELL", 1000)
     path = tmp_path / "a.csv"
     path.write_text('text\na\n"' + "a\n" * 5000)
@@ -82,7 +80,7 @@ def test_a_cell_that_nothing_closes_does_not_fill_the_memory(
         (b"text,id,text\na,1,b\n", ":1: has two columns named text: remove one"),
     ],
 )
-def test_what_is_wrong_with_a_csv_file_is_said(tmp_path: Path, content: bytes, error: str) -> None:
+def test_errors_in_csv_files_have_line_numbers(tmp_path: Path, content: bytes, error: str) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
@@ -90,7 +88,7 @@ def test_what_is_wrong_with_a_csv_file_is_said(tmp_path: Path, content: bytes, e
     assert caught.value.lines[0].startswith(f"{path}{error}")
 
 
-def test_one_group(tmp_path: Path) -> None:
+def test_one_group_of_texts_is_selected(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "group": "x"}\n{"text": "b"}\n{"text": "c", "group": "x"}\n')
     file = TextFile(str(path), group="x")
@@ -113,7 +111,7 @@ def test_one_group(tmp_path: Path) -> None:
         ("{", "is not valid JSON: Expecting property name enclosed in double quotes"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_line(tmp_path: Path, line: str, error: str) -> None:
+def test_errors_in_json_lines_have_line_numbers(tmp_path: Path, line: str, error: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n\n{line}\n')
     with pytest.raises(UserError) as caught:
@@ -121,7 +119,7 @@ def test_what_is_wrong_is_said_at_its_line(tmp_path: Path, line: str, error: str
     assert caught.value.lines[0] == f"{path}:3: {error}"
 
 
-def test_no_more_errors_than_a_screen_takes(tmp_path: Path) -> None:
+def test_repeated_errors_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\n" * 100 + b"".join(b"%s\xff\n" % (b"a" * number) for number in range(1, 100)))
     with pytest.raises(UserError) as caught:

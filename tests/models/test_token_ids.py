@@ -49,7 +49,7 @@ def same(a: HeadSurvey, b: HeadSurvey) -> None:
         np.testing.assert_array_equal(a.heads.column(name), b.heads.column(name))
 
 
-def test_the_form_of_a_line(tmp_path: Path) -> None:
+def test_lines_may_contain_token_ids(tmp_path: Path) -> None:
     rows = [{"ids": IDS}, {"ids": [7], "tokens": ["é"], "id": 5, "group": "x"}, {"text": "a"}]
     plain, labelled, text = TextFile(str(lines_of(tmp_path / "a.jsonl", *rows)))
     assert isinstance(plain.text, TokenIds) and plain.text.ids == (*IDS,) and plain.text.labels is None
@@ -79,13 +79,13 @@ def test_the_form_of_a_line(tmp_path: Path) -> None:
         ({"ids": [2], "token": ["a"]}, "token: unknown key"),
     ],
 )
-def test_what_is_wrong_with_ids_is_said_at_its_line(tmp_path: Path, row: object, error: str) -> None:
+def test_errors_in_token_ids_have_line_numbers(tmp_path: Path, row: object, error: str) -> None:
     with pytest.raises(UserError) as caught:
         TextFile(str(lines_of(tmp_path / "a.jsonl", {"ids": [1]}, row))).count()
     assert caught.value.lines[0] == f"{tmp_path / 'a.jsonl'}:2: {error}"
 
 
-def test_a_file_of_one_text_may_hold_ids() -> None:
+def test_a_file_of_one_text_may_contain_ids() -> None:
     pretty = json.dumps({"ids": [2, 3], "id": 7}, indent=2)
     for name, text in {"a.json": pretty, "a.jsonl": '{"ids": [2, 3]}\n'}.items():
         read = ids_in_file(name, text)
@@ -97,7 +97,7 @@ def test_a_file_of_one_text_may_hold_ids() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "T5"])
-def test_ids_are_read_as_the_text_that_they_are_of(tmp_path: Path, architecture: str) -> None:
+def test_ids_equal_the_text_that_they_encode(tmp_path: Path, architecture: str) -> None:
     model = opened(save_model(tmp_path, architecture))
     given = {"ids": IDS}
     of_text, of_ids = read_text(model, TEXT), read_text(model, given)
@@ -115,7 +115,7 @@ def test_python_takes_arrays_of_ids(tmp_path: Path, as_list: Any) -> None:
         read_text(model, {"ids": as_list([True])})
 
 
-def test_a_folder_without_a_tokenizer_reads_ids_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_reads_only_ids(tmp_path: Path) -> None:
     with_it, model = opened(save_model(tmp_path / "a", "BERT")), opened(without_tokenizer(tmp_path / "b"))
     plain, labelled = {"ids": IDS}, {"ids": IDS, "tokens": LABELS}
     assert read_text(model, plain).text.tokens == ("2", "4", "5", "6", "9", "3")
@@ -135,7 +135,7 @@ def test_a_folder_without_a_tokenizer_reads_ids_alone(tmp_path: Path) -> None:
             call()
 
 
-def test_special_tokens_are_those_of_the_config(tmp_path: Path) -> None:
+def test_special_tokens_come_from_the_config(tmp_path: Path) -> None:
     folder = without_tokenizer(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     config |= {"cls_token_id": 2, "sep_token_id": 3, "pad_token_id": 0}
@@ -145,7 +145,7 @@ def test_special_tokens_are_those_of_the_config(tmp_path: Path) -> None:
     same(attncli.survey(opened(folder), {"ids": IDS}), expected)
 
 
-def test_long_ids_are_cut_as_texts_are(tmp_path: Path) -> None:
+def test_long_ids_are_truncated_like_texts(tmp_path: Path) -> None:
     model = opened(save_model(tmp_path, "BERT"))
     most = model.most_tokens()
     assert most is not None
@@ -166,7 +166,7 @@ def test_long_ids_are_cut_as_texts_are(tmp_path: Path) -> None:
         assert [whole[int(label[1:])] for label in reading.text.tokens] == reading.text.ids.tolist()
 
 
-def test_ids_that_a_model_does_not_have_are_refused(tmp_path: Path) -> None:
+def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     model = opened(without_tokenizer(tmp_path / "b"))
     size = model.model.get_input_embeddings().num_embeddings
     with pytest.raises(
@@ -199,7 +199,7 @@ def statistics_of(attn: Attn, *arguments: str) -> Any:
     return json.loads(result.out)["statistics"]
 
 
-def test_many_lines_give_what_their_texts_give(tmp_path: Path, attn: Attn) -> None:
+def test_lines_of_ids_equal_lines_of_texts(tmp_path: Path, attn: Attn) -> None:
     folder = str(save_model(tmp_path / "model", "BERT"))
     texts = ["the cat walks sat", "on the street", "it was tired the cat"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -217,7 +217,7 @@ def test_stores_keep_ids_and_resume(tmp_path: Path, attn: Attn) -> None:
     folder, store = str(without_tokenizer(tmp_path / "model")), str(tmp_path / "a.db")
     rows = [{"ids": [2, 4 + i, 5, 6 + i, 3]} for i in range(7)]
     file = lines_of(tmp_path / "a.jsonl", *rows)
-    asked = ["heads", "--model", folder, "--texts", str(file), "-o", store, "--workers", "1"]
+    asked = ["heads", "--model", folder, "--texts", str(file), "-o", store]
     assert "7 done now" in attn(asked).err
     expected = statistics_of(attn, "--model", folder, "--texts", str(file))["heads"]
     for kept, row in zip(statistics_of(attn, "--store", store)["heads"], expected, strict=True):
@@ -230,7 +230,7 @@ def test_stores_keep_ids_and_resume(tmp_path: Path, attn: Attn) -> None:
     assert attn(["results", store]).code == 0
 
 
-def test_ids_are_not_the_text_that_reads_like_them(tmp_path: Path, attn: Attn) -> None:
+def test_ids_and_a_text_with_the_same_characters_differ(tmp_path: Path, attn: Attn) -> None:
     folder, store = str(save_model(tmp_path / "model", "BERT")), str(tmp_path / "a.db")
     (tmp_path / "a.txt").write_text('{"ids": [2, 4, 3]}\n')
     (tmp_path / "a.jsonl").write_text('{"ids": [2, 4, 3]}\n')
@@ -252,7 +252,7 @@ def test_batches_run_experiments_on_ids(tmp_path: Path, attn: Attn) -> None:
     assert f"{file}:1: sentence: token ids need model: give one, or a text" in refused.err
 
 
-def test_what_is_shown_of_labels_is_harmless(tmp_path: Path, attn: Attn) -> None:
+def test_labels_are_escaped(tmp_path: Path, attn: Attn) -> None:
     folder = str(save_model(tmp_path / "model", "GPT-2"))
     labels = ["[/INST]", "Ġcat", "a\u202eb", "\x1b[31m", "<script>alert(7)", "é"]
     file = tmp_path / "a.json"
@@ -265,7 +265,7 @@ def test_what_is_shown_of_labels_is_harmless(tmp_path: Path, attn: Attn) -> None
     assert "alert(7)" in page and "<script>alert(7)" not in page
 
 
-def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) -> None:
+def test_errors_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) -> None:
     folder = str(without_tokenizer(tmp_path / "model"))
     long = [2, *(5 + i % 30 for i in range(600)), 3]
     file = lines_of(tmp_path / "a.jsonl", {"ids": IDS}, {"ids": [2, 9999, 3]}, {"ids": long})
@@ -288,7 +288,7 @@ def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) 
     )
 
 
-def test_two_texts_of_ids(tmp_path: Path, attn: Attn) -> None:
+def test_contexts_and_pairs_may_be_ids(tmp_path: Path, attn: Attn) -> None:
     """A decoder's context, and pairs of prompts."""
     folder = str(save_model(tmp_path / "a", "T5"))
     file = lines_of(tmp_path / "a.jsonl", {"ids": IDS, "context": {"ids": [2, 7, 8, 3]}})

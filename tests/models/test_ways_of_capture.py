@@ -50,7 +50,7 @@ def nothing(_: CapturedLayer) -> None:
 
 
 @pytest.mark.parametrize("argument", ["sinks", "indices", "block_indices", "new_in_transformers_6"])
-def test_an_argument_that_is_not_known_leads_to_eager_attention(argument: str) -> None:
+def test_an_unknown_argument_leads_to_eager_attention(argument: str) -> None:
     model, inputs = model_and_inputs("Llama")
     assert capture(model, inputs | {argument: torch.ones(3)}, nothing).kind == "eager"
 
@@ -62,7 +62,7 @@ def test_arguments_that_change_no_weight_are_ignored(more: dict[str, Any]) -> No
     assert capture(model, inputs, nothing).kind == "interface"
 
 
-def test_two_calls_of_a_module_are_no_two_layers_where_eager_attention_has_one() -> None:
+def test_two_calls_that_form_one_layer_are_captured_eagerly() -> None:
     model = DIFF_LLAMA.build()
     inputs = random_inputs(model)
     how, layers = captured_layers(model, inputs)
@@ -100,7 +100,7 @@ def leaves_a_layer_out(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("change", [fails, computes_something_else, leaves_a_layer_out])
-def test_each_layer_comes_once_where_the_interface_will_not_do(
+def test_each_layer_is_passed_on_once_if_the_interface_fails(
     change: Callable[[PreTrainedModel], None],
 ) -> None:
     model, inputs = model_and_inputs("BERT")
@@ -114,7 +114,7 @@ def test_each_layer_comes_once_where_the_interface_will_not_do(
     ]
 
 
-def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_of_capture_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def counted(model: PreTrainedModel) -> AbstractContextManager[None]:
@@ -181,7 +181,7 @@ def test_a_callers_model_is_tried_again_when_it_has_changed(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("architecture", [ARCHITECTURES["T5"], ARCHITECTURES["BLOOM"], BIG_BIRD])
-def test_with_eager_attention_a_model_is_as_before_afterwards(architecture: Architecture) -> None:
+def test_with_eager_attention_restores_the_model(architecture: Architecture) -> None:
     model = architecture.build()
     hook = model.register_forward_hook(lambda *_: None)
     before = {name: {**vars(module)} for name, module in model.named_modules()}
@@ -194,14 +194,14 @@ def test_with_eager_attention_a_model_is_as_before_afterwards(architecture: Arch
     assert model.config._attn_implementation == architecture.build().config._attn_implementation
 
 
-def test_a_model_that_needs_more_than_a_text_is_refused() -> None:
+def test_a_model_that_needs_other_inputs_is_refused() -> None:
     model, _ = model_and_inputs("ViT")
     with pytest.raises(UserError, match=r"model: vit cannot run on only text: \w+Error: "):
         capture(model, {"input_ids": torch.arange(5).unsqueeze(0)}, nothing)
 
 
 @pytest.mark.parametrize("more", [{}, UNKNOWN], ids=["interface", "eager"])
-def test_an_error_of_the_consumer_is_its_own(more: dict[str, Tensor]) -> None:
+def test_an_error_of_the_consumer_passes_through(more: dict[str, Tensor]) -> None:
     model, inputs = model_and_inputs("Llama")
 
     def fail(_: CapturedLayer) -> None:
@@ -212,7 +212,7 @@ def test_an_error_of_the_consumer_is_its_own(more: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory: 9")])
-def test_no_memory_is_no_reason_for_eager_attention(error: Exception) -> None:
+def test_lack_of_memory_does_not_lead_to_eager_attention(error: Exception) -> None:
     model, inputs = model_and_inputs("Llama")
 
     def fail(_module: Any, _inputs: Any) -> None:
@@ -245,7 +245,7 @@ def change_weights(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], T
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_eager_attention_gives_is_checked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_eager_attention_are_checked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = model_and_inputs("Llama")
     change, message = BROKEN[kind]
     change_weights(monkeypatch, change)
@@ -255,7 +255,7 @@ def test_what_eager_attention_gives_is_checked(kind: str, monkeypatch: pytest.Mo
     assert "\n" not in str(caught.value)
 
 
-def test_no_layer_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_returned_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = model_and_inputs("Llama")
     first: list[Tensor] = []
 
@@ -268,7 +268,7 @@ def test_no_layer_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         capture(model, inputs | UNKNOWN, nothing)
 
 
-def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
+def test_a_model_that_adapts_to_a_text_is_restored_for_the_next() -> None:
     model = BIG_BIRD.build()
     for num_tokens in (48, 13, 48):
         inputs = random_inputs(model, num_tokens)
@@ -290,7 +290,7 @@ def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
         ("h.0.attn", ""),
     ],
 )
-def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
+def test_module_names_tell_the_stack(module: str, stack: str) -> None:
     assert layer_stack(module) == stack
 
 
@@ -335,7 +335,7 @@ MISSING: dict[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("missing", MISSING)
-def test_what_the_interface_does_not_tell_is_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_that_the_interface_omits_are_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if it changes less than a hundredth, and if it changes nothing in the first tokens."""
     build, changed = MISSING[missing]
     inputs = random_inputs(build(), 45)
@@ -348,7 +348,7 @@ def test_what_the_interface_does_not_tell_is_noticed(missing: str, monkeypatch: 
         torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
 
 
-def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_window_is_tried_within_a_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.models.capture.TRIAL_SCORES", 4 * 20**2)
     model = with_settings("Mistral", sliding_window=30)
     assert capture(model, random_inputs(model, 30), nothing).notes() == []
@@ -365,7 +365,7 @@ def test_outputs_without_names_are_compared() -> None:
     assert capture(model, inputs, nothing) == Way("interface")
 
 
-def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
+def test_an_interface_without_comparison_is_noted() -> None:
     model, inputs = model_and_inputs("BERT")
 
     def fail(_module: Any, _inputs: Any) -> None:
@@ -383,7 +383,7 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
     ("settings", "count"),
     in_turn([{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}], [1, 5, 11]),
 )
-def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> None:
+def test_the_last_queries_of_a_mask_equal_slices(settings: dict[str, Any], count: int) -> None:
     """A slice equals the slice of the whole matrix, with as many keys as queries and with more."""
     for num_keys in (11, 17):
         drawn = torch.rand(2, num_keys, generator=torch.Generator().manual_seed(count)) > 0.3
@@ -395,7 +395,7 @@ def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> Non
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(slice(None), slice(0, 3)), (slice(2, 5), slice(None))])
-def test_other_parts_of_a_mask_are_not_given(queries: slice, keys: slice) -> None:
+def test_other_slices_of_a_mask_are_refused(queries: slice, keys: slice) -> None:
     with pytest.raises(NotImplementedError):
         Visibility(11, 11)[:, :, queries, keys]
 
@@ -409,7 +409,7 @@ def failing(module: str, error: type[Exception]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError])
-def test_a_mistake_of_attn_is_not_blamed_on_the_model(
+def test_errors_of_attn_are_not_blamed_on_the_model(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the consumer of layers, before the model runs, and inside the model's calls."""
@@ -449,7 +449,7 @@ def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None
         ("generate", {"sentence": "the cat sat", "max_new_tokens": 2}),
     ],
 )
-def test_every_report_says_that_nothing_was_compared(
+def test_every_report_notes_a_missing_comparison(
     experiment: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tried(*_: Any, **__: Any) -> Way:

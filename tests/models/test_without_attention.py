@@ -34,7 +34,7 @@ def built(name: str, settings: dict[str, object]) -> transformers.PreTrainedMode
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_a_model_without_attention_is_told_so(name: str) -> None:
+def test_a_model_without_attention_is_reported(name: str) -> None:
     model = built(name, WITHOUT[name])
     with pytest.raises(UserError, match="has no attention"):
         check_has_attention(name, model)
