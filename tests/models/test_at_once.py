@@ -36,7 +36,7 @@ def weights(inputs: Mapping[str, Tensor], own: Pretrained) -> Tensor:
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "GPT-OSS", "T5"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-OSS", "T5"])
 def test_concurrent_runs_give_the_same_numbers(name: str) -> None:
     model = ARCHITECTURES[name].build()
     texts = [random_inputs(model, num_tokens) for num_tokens in (7, 13, 9, 11, 5, 8, 12)]

@@ -330,7 +330,7 @@ GROWING: dict[str, tuple[dict[str, Any], str]] = {
     "doubled": (in_order(*[replacing({"String": "a"}, "aa")] * 40), TOO_MUCH),
     "of-a-rare-letter": (in_order(*[replacing({"String": "Ω"}, "ΩΩ")] * 40), TOO_MUCH),
     "by-a-pattern": (in_order(*[replacing({"Regex": "."}, "a" * 16)] * 12), TOO_MUCH),
-    "long-template": (template([SPECIAL] * 200_000 + [A_TEXT]), "adds 200,000 tokens to every text"),
+    "long-template": (template([SPECIAL] * 20_000 + [A_TEXT]), "adds 20,000 tokens to every text"),
     "long-token": (template([SPECIAL, A_TEXT], 30_000), "adds 30,000 tokens to every text"),
     "decoder": (
         {"decoder": {"type": "Sequence", "decoders": [replacing({"String": "t"}, "tt")] * 40}},
@@ -380,11 +380,11 @@ def with_header(folder: Path, header: dict[str, Any], numbers: bytes) -> None:
 
 
 def test_bytes_shared_by_tensors_or_left_out_are_refused(tmp_path: Path) -> None:
-    """As in the package safetensors: 60,000 names of the same bytes would take gigabytes."""
+    """As in the package safetensors: thousands of names of the same bytes would take gigabytes."""
     folder = save_model(tmp_path, "BERT")
     header, numbers = header_of(folder)
     name = next(name for name in header if name != "__metadata__")
-    same = header | {f"more.{i}": header[name] for i in range(60_000)}
+    same = header | {f"more.{i}": header[name] for i in range(6_000)}
     hole = {key: entry for key, entry in header.items() if key != name}
     shifted = json.loads(json.dumps(header))
     shifted[name]["data_offsets"] = [place - 4 for place in shifted[name]["data_offsets"]]

@@ -241,7 +241,7 @@ def sharing(first: bytes, each: bytes, levels: int) -> bytes:
     return first + b"q\x00" + b"".join(others)
 
 
-MANY, DEEP = "has more than 1,000,000 objects", "has more than 64 levels of nesting"
+MANY, DEEP = "has more than 100,000 objects", "has more than 64 levels of nesting"
 BOMBS: dict[str, tuple[bytes, str]] = {
     "lists that share lists": (sharing(tensor(2), b"](" + b"h." * 10 + b"e", 12), MANY),
     "empty lists that share lists": (sharing(b"]", b"](" + b"h." * 10 + b"e", 12), MANY),
@@ -252,7 +252,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
         "cannot be read by torch.load(weights_only=True): it takes more than 1 s",
     ),
     "a key of nested tuples": (
-        b"})" + b"\x85" * 1_000_000 + tensor(2) + b"s",
+        b"})" + b"\x85" * 300_000 + tensor(2) + b"s",
         "cannot be read by torch.load(weights_only=True): it crashed its process",
     ),
 }
@@ -278,6 +278,7 @@ def test_a_refused_bare_tensor_is_described_without_a_name(
 def test_small_files_that_hang_or_crash_their_reader_are_one_line(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pickled_weights, "MOST_OBJECTS", 100_000)
     monkeypatch.setattr(pickled_weights, "MOST_SECONDS", 1.0 if "share tuples" in name else 60.0)
     steps, reason = BOMBS[name]
     path = tmp_path / "weights.pt"
@@ -322,7 +323,7 @@ def test_damaged_files_are_read_or_one_line(tmp_path: Path, pytestconfig: pytest
     content = save(of_many_kinds(), tmp_path / "a.pt").read_bytes()
     drawn, refused = random.Random(7), 0
     path = tmp_path / "b.pt"
-    count = 150 if pytestconfig.getoption("--nightly") else 30
+    count = 150 if pytestconfig.getoption("--nightly") else 20
     for number in range(count):
         damaged = bytearray(content)
         if number % 3:
