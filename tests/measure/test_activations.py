@@ -1,4 +1,4 @@
-"""Activations by other tools' names, and heads that a caller replaces, against transformers' attention."""
+"""Activations under other tools' names, and replaced heads, against transformers' attention."""
 
 from collections.abc import Callable
 from math import log
@@ -53,7 +53,7 @@ def eager_weights(model: PreTrainedModel) -> list[Tensor]:
 
 @torch.no_grad()
 def outputs_of(model: PreTrainedModel, name: str) -> Tensor:
-    """What a module gives."""
+    """The output of a module."""
     given: list[Tensor] = []
     hook = model.get_submodule(name).register_forward_hook(lambda _module, _inputs, out: given.append(out))
     model(inputs())
@@ -85,7 +85,7 @@ def test_names_and_layouts_are_transformer_lenses(llama: LlamaForCausalLM) -> No
 
 
 def test_scaling_rotations_are_separated_from_projections() -> None:
-    """YaRN makes queries and keys longer: what the projections gave is there all the same."""
+    """YaRN makes queries and keys longer; the outputs of the projections are recovered nevertheless."""
     torch.manual_seed(0)
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
     config = LlamaConfig(**SIZES, num_key_value_heads=1, intermediate_size=48, rope_parameters=rope)
@@ -120,7 +120,7 @@ def test_paths_belong_to_the_whole_model(llama: LlamaForCausalLM, tmp_path: Path
     llama.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
     report = attncli.run("heads", model=str(tmp_path), sentence="the cat", names="nnsight")
-    assert "model.layers.2.self_attn.query" in report.tensors  # also where the model has no head loaded
+    assert "model.layers.2.self_attn.query" in report.tensors  # also for a model loaded without its head
     torch.manual_seed(0)
     bert = BertModel(BertConfig(**SIZES, intermediate_size=48)).eval()
     assert "encoder.layer.1.attention.self.key" in attncli.activation_cache(
@@ -161,7 +161,7 @@ def test_a_saved_cache_can_be_shown(llama: LlamaForCausalLM, tmp_path: Path) -> 
 
 
 class HookedCache:
-    """As TransformerLens's ActivationCache is: names and items, and no Mapping."""
+    """Like TransformerLens's ActivationCache: names and items, but not a Mapping."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.keys, self.items = tensors.keys, tensors.items
@@ -185,7 +185,7 @@ def test_a_cache_may_come_from_transformer_lens_or_be_a_list_or_one_layer(llama:
 
 @pytest.mark.parametrize("settings", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
 def test_steps_of_generation_become_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """A forward pass over the whole text gives the rows that `generate` gave step by step."""
+    """A forward pass over the whole text has the same rows as `generate` had step by step."""
     torch.manual_seed(0)
     config = LlamaConfig(**SIZES, intermediate_size=48, num_key_value_heads=1, attn_implementation="eager")
     model = LlamaForCausalLM(config).eval()
@@ -204,7 +204,7 @@ def test_steps_of_generation_become_rows(tmp_path: Path, settings: dict[str, Any
 
 @pytest.mark.parametrize("num_keys", [4, 7])
 def test_rows_of_cross_attention_have_another_text(tmp_path: Path, num_keys: int) -> None:
-    """As many keys as steps, or others: no row looks at itself."""
+    """With as many keys as steps, and with more: no row looks at its own token."""
     model = tiny_t5(decoder_start_token_id=0, eos_token_id=None, attn_implementation="eager")
     ids = torch.randint(3, 90, (1, num_keys))
     written = model.generate(
@@ -323,7 +323,7 @@ def raised(wrong: Callable[[], Any]) -> str:
 
 
 def test_a_cache_contains_changed_parts(llama: LlamaForCausalLM) -> None:
-    """In a patch: outputs as they were put, also after a replaced pattern, at W_O and in the next layer."""
+    """The cache has replaced outputs, also after a replaced pattern, at W_O and in the next layer."""
     model, text, read = attncli.open_model(llama), IDS, list[Tensor]()
     parts: Any = {"pattern": lambda head: head.pattern.square(), "output": lambda head: head.output - 1}
     projection = llama.model.layers[0].self_attn.o_proj

@@ -1,4 +1,4 @@
-"""A caller's own model, changed in the ways that people change theirs, against its own eager attention."""
+"""A caller's model, changed in common ways, against its own eager attention."""
 
 import warnings
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def attention_of(model: PreTrainedModel, name: str, layer: int) -> nn.Module:
 
 
 def switch_off(model: PreTrainedModel, name: str) -> None:
-    """What the first layer's attention gives is zero."""
+    """Let the first layer's attention return zeros."""
 
     def zero(_module: nn.Module, _inputs: Any, output: Any) -> Any:
         return (torch.zeros_like(output[0]), *output[1:])
@@ -104,7 +104,7 @@ def normalise_weights_by_a_hook(model: PreTrainedModel, name: str) -> None:
 
 
 def replace_a_module(model: PreTrainedModel, name: str) -> None:
-    """Its weights are held elsewhere, as those of LoRA are."""
+    """Replace linear layers by modules that hold the weights elsewhere, as LoRA does."""
 
     class Added(nn.Module):
         def __init__(self, base: nn.Module) -> None:
@@ -148,7 +148,7 @@ CHANGES: dict[str, Callable[[PreTrainedModel, str], None]] = {
 }
 LEFT_OUT = {
     *((change, "GPT-OSS") for change in ("prune_weights", "normalise_weights")),
-    *(("scale_scores", name) for name in ("GPT-2", "Falcon")),  # theirs are no attributes
+    *(("scale_scores", name) for name in ("GPT-2", "Falcon")),  # their scales are not attributes
 }
 
 
@@ -161,7 +161,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
 
 @torch.no_grad()
 def own_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """What its own forward returns, with eager attention: (layer, head, query, key)."""
+    """The weights that the model's own eager attention returns: (layer, head, query, key)."""
     model.config._attn_implementation_internal = "eager"
     outputs = model(**tokenizer(SENTENCE, return_tensors="pt"), output_attentions=True, use_cache=False)
     return torch.cat(outputs.attentions)
@@ -184,7 +184,7 @@ def test_a_changed_model_shows_its_own_weights(
     tokenizer: PreTrainedTokenizerBase,
     unchanged_weights: Callable[[str], Tensor],
 ) -> None:
-    """Whether it has been looked into before the change or not, and when it is looked into again."""
+    """Measured for the first time after the change, again after one before it, and once more."""
     if (change, name) in LEFT_OUT:
         pytest.skip("has nothing of the kind")
     truth, fresh, known = (MODELS[name].build() for _ in range(3))
@@ -201,7 +201,7 @@ def test_a_changed_model_shows_its_own_weights(
 
 def quantized(model: PreTrainedModel, kind: type[nn.Module]) -> PreTrainedModel:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch means to remove it
+        warnings.simplefilter("ignore")  # torch plans to remove it
         return torch.ao.quantization.quantize_dynamic(model, {kind}, torch.qint8)
 
 
@@ -214,7 +214,7 @@ def test_an_int8_model_shows_its_own_weights(name: str, tokenizer: PreTrainedTok
 
 
 def adapted(name: str, *, inside: bool) -> PreTrainedModel:
-    """With LoRA that changes something, by transformers (inside the model) or by peft (around it)."""
+    """A model with an effective LoRA, added by transformers (inside the model) or by peft (around it)."""
     peft = pytest.importorskip("peft")
     model = MODELS[name].build()
     targets = [
@@ -244,7 +244,7 @@ def test_a_model_with_lora_shows_its_own_weights(name: str, tokenizer: PreTraine
 
 
 def test_the_adapter_in_a_folder_applies(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    """Where peft is installed, transformers loads it with the model."""
+    """If peft is installed, transformers loads the adapter with the model."""
     peft = pytest.importorskip("peft")
     MODELS["Llama"].build().save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
@@ -289,7 +289,7 @@ def test_transformers_is_quiet_during_measurements(tokenizer: PreTrainedTokenize
         messages.set_verbosity_warning()
         messages.enable_progress_bar()
         attncli.open_model()
-        # Its classes have no way to change their attention, which transformers says each time.
+        # Falcon's classes cannot change their attention, and transformers logs that each time.
         attncli.survey(attncli.open_model(MODELS["Falcon"].build(), tokenizer), SENTENCE)
         assert messages.get_verbosity() == WARNING and messages.is_progress_bar_enabled()
         assert said.buffer == []
@@ -333,7 +333,7 @@ def test_weighted_is_refused_if_w_o_is_not_a_plain_matrix(
 def test_weighted_takes_pruned_and_normalised_weights(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    """Those of the model that has them as its own."""
+    """The numbers equal those of a model whose parameters are these weights."""
     for change in (prune_weights, normalise_weights):
         model = MODELS["Llama"].build()
         change(model, "Llama")

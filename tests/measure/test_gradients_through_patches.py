@@ -1,4 +1,4 @@
-"""Gradients through a model with changed heads are those of its own eager attention, changed the same way."""
+"""Gradients through changed heads equal those of the model's eager attention, changed the same way."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ PLACES = {
 
 @contextmanager
 def changed_eagerly(model: PreTrainedModel, heads: Mapping[str, str], part: str) -> Iterator[None]:
-    """While it is open, transformers' eager attention is changed in these heads of these modules."""
+    """Inside the block, change transformers' eager attention in these heads of these modules."""
     model.set_attn_implementation("eager")
     code: Any = sys.modules[type(model).__module__]
     eager = code.eager_attention_forward
@@ -96,7 +96,7 @@ def furthest(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
 
 @pytest.fixture(params=["weights", "fused"])
 def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How layers that are not changed are computed: those with many scores by fused attention."""
+    """Compute unchanged layers with weights, or with fused attention, as layers with many scores are."""
     if request.param == "fused":
         monkeypatch.setattr(engines, "LEAST_FUSED", 0)
 
@@ -114,7 +114,7 @@ def test_gradients_are_the_same_if_layers_are_fused() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own
 def test_gradients_of_an_added_vector_equal_finite_differences() -> None:
-    """Gradients of a vector that is added, forward-mode and second ones, in float64."""
+    """First (backward and forward mode) and second derivatives, in float64."""
     model = ARCHITECTURES["GPT-2"].build().double()
     start, direction = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     added = start
@@ -140,7 +140,7 @@ def test_gradients_of_an_added_vector_equal_finite_differences() -> None:
 
 @pytest.mark.parametrize("name", PLACES)
 def test_outputs_and_gradients_equal_eager_attention_with_the_same_change(name: str) -> None:
-    """Of every parameter: projections, norms, sinks, position biases, embeddings."""
+    """For every parameter: projections, norms, sinks, position biases, embeddings."""
     model = ARCHITECTURES[name].build().requires_grad_()
     opened, plain = attncli.open_model(model), gradients(model)
     for part, made in MADE.items():

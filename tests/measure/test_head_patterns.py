@@ -1,4 +1,4 @@
-"""The names of heads, the weights between named tokens, and cut texts, as a user meets them."""
+"""The names of heads, the weights between named tokens, and truncated texts, as users see them."""
 
 import json
 import re
@@ -33,7 +33,7 @@ NOTHING = dict.fromkeys(
 
 
 def heads(*statistics: dict[str, float]) -> dict[str, np.ndarray]:
-    """The numbers of heads, 0 but for these statistics."""
+    """The statistics of heads, which are 0 except for these."""
     return {name: np.array([head.get(name, 0.0) for head in statistics]) for name in NOTHING}
 
 
@@ -64,17 +64,17 @@ def test_even_weights_name_no_head_on_texts_of_any_length() -> None:
         numbers = {"sink_mass": float(even[:, 0].mean()), "current_token": float(even.diagonal().mean())}
         for num_texts in (1, 7):
             rows = dict.fromkeys(NOTHING, num_texts * num_tokens)
-            rows["normalized_entropy"] -= num_texts  # a row with one key has no entropy of its own
+            rows["normalized_entropy"] -= num_texts  # a row with one key has no normalized entropy
             unnamed = UNNAMED if num_tokens >= 10 else NOT_MEASURED
             assert pattern_of(stack(**rows), **numbers) == unnamed, num_tokens
-            # A head that does look there is named as soon as even weights would not be.
+            # A head that looks there is named as soon as even weights would no longer be.
             for name, statistic, fewest in (
                 ("first token", "sink_mass", 10),
                 ("current token", "current_token", 7),
             ):
                 named = pattern_of(stack(**rows), **{statistic: 0.9})
                 assert (named == name) == (num_tokens >= fewest), (name, num_tokens)
-    # Every row of an encoder sees every key: four tokens put a quarter on each.
+    # In an encoder, every row sees every key: with four tokens, each has a quarter.
     assert pattern_of(stack(), sink_mass=0.9) == "first token"
 
 
@@ -144,7 +144,7 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
 
 
 def test_other_queries_are_those_that_see_the_key(attn: Attn) -> None:
-    """Of a causal model those before a key do not count: they see nothing of it."""
+    """In a causal model, queries before the key do not count, since they do not see it."""
     text = "abcdabcefabc"
     report = run("heads", sentence=text, maps="self", **{"from": ["last"], "to": ["e"]})
     key = report.tokens.index("e")
@@ -213,7 +213,7 @@ def test_a_long_text_is_truncated_on_request(attn: Attn, tmp_path: Path) -> None
 
 
 def test_rows_without_a_number_do_not_count_for_a_pattern(attn: Attn, tmp_path: Path) -> None:
-    """Row 0 of a causal model sees one key: its normalized entropy is null."""
+    """Row 0 of a causal model sees one key, so its normalized entropy is null."""
     folder = str(save_model(tmp_path, "Llama"))
     for words, flags, rows in ((3, (), 4), (4, (), 5), (4, ("--skip-sink", "1"), 4)):
         command = ["heads", "--model", folder, "--sentence", " ".join(["cat"] * words), *flags]
@@ -230,7 +230,7 @@ def test_a_short_text_with_special_tokens_is_noted(attn: Attn, tmp_path: Path, f
 
 
 def test_special_tokens_exclude_unknown_words(tmp_path: Path) -> None:
-    """w20 has no role; [UNK] has one, but stands for a word."""
+    """w20 has no role; [UNK] has a role, but stands for a word."""
     folder = save_model(tmp_path, "BERT")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens([AddedToken("w20", special=True)])
@@ -311,7 +311,7 @@ def test_induction_heads_have_the_same_numbers_at_any_distance() -> None:
         ({"normalized_entropy": 4}, NOT_MEASURED),
         # Even weights of 6 tokens put 0.41 on the first.
         ({"sink_mass": 6, "current_token": 6, "normalized_entropy": 5}, NOT_MEASURED),
-        # A text without repeated or special tokens shows that no head of it looks at these.
+        # In a text without repeated or special tokens, no head can look at these.
         ({"induction": 0, "duplicate_token": 0, "special_mass": 0}, UNNAMED),
     ],
 )

@@ -1,6 +1,6 @@
 """Head scores of models against plain loops over transformers' eager weights.
 
-Everything is float64 but the softmax of eager attention, which some architectures compute in float32.
+Everything is in float64 except for eager attention's softmax, which some architectures compute in float32.
 """
 
 import pytest
@@ -21,13 +21,13 @@ NAMES = [name for name in ARCHITECTURES if name != "Mamba"]
 
 
 def few_tokens(num_tokens: int, num_texts: int = 1) -> torch.Tensor:
-    """Tokens that repeat, so that no pattern is empty."""
+    """Repeated tokens, so that no pattern is empty."""
     generator = torch.Generator().manual_seed(num_tokens)
     return torch.randint(3, 9, (num_texts, num_tokens), generator=generator)
 
 
 def places(num_texts: int, num_queries: int, num_keys: int) -> Marks:
-    """Special keys, queries and keys asked for, other ones in each text; the first key is special in some."""
+    """Special keys, and named queries and keys, different in each text; in some, the first key is special."""
     generator = torch.Generator().manual_seed(num_keys)
     sides = num_keys, num_queries, num_keys
     flags = torch.zeros(3, num_texts, max(sides), dtype=torch.bool)

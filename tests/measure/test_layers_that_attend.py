@@ -1,4 +1,4 @@
-"""Which layer and stack is shown, and the output as the model itself has it."""
+"""The layer and stack that are shown by default, and the output of a layer, as the model computes it."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_the_first_layer_that_attends_is_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "module"), [("bitnet", "layers.1.self_attn"), ("bert", "")])
 def test_the_output_equals_the_models(tmp_path: Path, name: str, module: str) -> None:
-    """In BitNet a norm stands between the heads and W_O; in BERT W_O is beside the attention module."""
+    """BitNet has a norm between the heads and W_O; in BERT, W_O is outside the attention module."""
     save_model(name, tmp_path)
     outputs = []
     model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")

@@ -1,4 +1,4 @@
-"""The library against transformers' own eager attention, and against what the commands print."""
+"""The library, against transformers' eager attention and against the output of commands."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def model() -> Pretrained:
 
 
 def statistics(attn: Attn, *arguments: str) -> dict[str, Any]:
-    """Those of the report that a command prints as JSON."""
+    """The statistics in the report that a command prints as JSON."""
     ended = attn([*arguments, "--format", "json"])
     assert ended.code == 0, ended.err
     found: dict[str, Any] = json.loads(ended.out)["statistics"]
@@ -45,7 +45,7 @@ def statistics(attn: Attn, *arguments: str) -> dict[str, Any]:
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """JSON has null for what is not a number."""
+    """The rows as in JSON, with None for NaN."""
     return [
         {name: None if isinstance(one, float) and math.isnan(one) else one for name, one in row.items()}
         for row in rows
@@ -278,7 +278,7 @@ def test_a_loaded_model_has_the_numbers_of_its_folder(model: Pretrained) -> None
 
 
 def test_a_loaded_model_is_measured_in_its_present_state(tmp_path: Path) -> None:
-    """A hook of later, on the whole model, counts."""
+    """A hook that is added to the whole model later takes effect."""
     built = ARCHITECTURES["Llama"].build()
     save_tokenizer(tmp_path)
     lent = attncli.open_model(built, AutoTokenizer.from_pretrained(tmp_path))

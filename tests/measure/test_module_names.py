@@ -1,4 +1,4 @@
-"""A module has one name in every result, that in the model without its head; longer ones still open."""
+"""In every result, a module has its name in the model without its head; longer names still open."""
 
 import json
 from pathlib import Path

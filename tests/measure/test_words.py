@@ -1,4 +1,4 @@
-"""Words in the place of tokens, against naive loops over transformers' own eager weights."""
+"""Words in place of tokens, against naive loops over transformers' eager weights."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ TEXTS = [SENTENCE, "a cat", "the mat on a cat", "it ran", "i at", "ran it as a m
 
 
 def save_letters(folder: Path, architecture: str) -> Path:
-    """A model each of whose tokens is a letter: `c ##a ##t`."""
+    """A model in which each token is a letter: `c ##a ##t`."""
     save_model(folder, architecture)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *ascii_lowercase, *(f"##{c}" for c in ascii_lowercase)]
     tokenizer = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
@@ -108,7 +108,7 @@ def test_statistics_of_words_equal_a_naive_loop(tmp_path: Path, architecture: st
 def test_stacks_of_words_equal_a_naive_loop(tmp_path: Path, maps: str) -> None:
     folder = save_letters(tmp_path, "T5")
     weights = run("heads", model=str(folder), sentence=SENTENCE, words=True, maps=maps).tensors["weights"]
-    # The decoder's last token, [SEP], is not read: a start token is before the others.
+    # The decoder does not read the last token, [SEP], but has a start token before the others.
     decoder, encoder = groups(["[PAD]", *TOKENS[:-1]]), groups(TOKENS)
     sides = {"self": (decoder, decoder), "cross": (decoder, encoder), "encoder": (encoder, encoder)}
     place = {"self": ("decoder", "self"), "cross": ("decoder", "cross"), "encoder": ("encoder", "self")}

@@ -1,4 +1,4 @@
-"""Answers as tokens, with the blank that the text needs, for each kind of tokenizer."""
+"""Answers as tokens, with the space that the text needs, for each kind of tokenizer."""
 
 import pytest
 import torch
@@ -21,13 +21,13 @@ def words_of(tokenizer: Tokenizer) -> Pretrained:
 
 
 def with_marks(mark: str) -> Tokenizer:
-    """Each word with and without the mark of a blank, and the mark alone."""
+    """Each word with and without the mark for a space, and the mark on its own."""
     names = ["[UNK]", *WORDS, *(mark + word for word in WORDS), mark]
     return Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "[UNK]"))
 
 
 def byte_level() -> Pretrained:
-    """Like GPT-2: a blank belongs to the word after it."""
+    """Like GPT-2: a space belongs to the word after it."""
     tokenizer = with_marks("\u0120")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -40,7 +40,7 @@ def byte_level() -> Pretrained:
 
 
 def sentencepiece() -> Pretrained:
-    """Like Llama 2: a blank is put before every text."""
+    """Like Llama 2: a space is put before every text."""
     tokenizer = with_marks("\u2581")
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
@@ -51,7 +51,7 @@ def sentencepiece() -> Pretrained:
 
 
 def word_piece() -> Pretrained:
-    """Like BERT: blanks are not part of words."""
+    """Like BERT: spaces are not part of words."""
     tokenizer = with_marks("##")
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return words_of(tokenizer)
@@ -97,7 +97,7 @@ def test_no_space_is_added_after_a_space() -> None:
 
 
 def test_text_before_a_mask_does_not_affect_the_form() -> None:
-    """RoBERTa's mask removes the blank before it."""
+    """RoBERTa's mask removes the space before it."""
     model = byte_level()
     expected = likely(model, "\u0120Mary")
     found = one_token_each(model, {"answer": "Mary"}, None, lambda: expected)

@@ -1,4 +1,4 @@
-"""Arrays from other tools: every number type as its own library reads it, one line for damaged files."""
+"""Arrays from other tools: all number types equal their library's, and damaged files are one line."""
 
 import io
 import json
@@ -167,7 +167,7 @@ def test_a_large_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("num_arrays", [1, 30])
 def test_an_archive_that_grows_a_hundredfold_is_refused(tmp_path: Path, num_arrays: int) -> None:
-    """However much memory is free, for one large array or many small ones."""
+    """This does not depend on the free memory; one large array and many small ones."""
     layers = {
         f"blocks.{layer}.attn.hook_pattern": np.zeros((1, 90 // num_arrays, 500, 500), np.float32)
         for layer in range(num_arrays)

@@ -29,7 +29,7 @@ ALBERT = Architecture(
     ("name", "dtype", "tolerance"), in_turn(WITH_WEIGHTS, [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 )
 def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    """In float64 except for the softmax, which some architectures compute in float32."""
+    """In float32, or in float64 except for the softmax, which some architectures compute in float32."""
     model = ARCHITECTURES[name].build().to(dtype)
     inputs = random_inputs(model)
     inputs = {key: part.to(dtype) if part.is_floating_point() else part for key, part in inputs.items()}
@@ -83,7 +83,7 @@ def _model_and_inputs(name: str) -> tuple[object, dict[str, torch.Tensor]]:
 
 
 def batch_of(name: str) -> dict[str, torch.Tensor]:
-    """Three texts of one length (or images); for a decoder beside an encoder, three shorter ones."""
+    """Three texts of one length (or images), and three shorter ones for a decoder beside an encoder."""
     model = ARCHITECTURES[name].build()
     generator = torch.Generator().manual_seed(11)
     if model.main_input_name == "pixel_values":
@@ -117,8 +117,10 @@ def test_weights_are_the_same_in_a_batch_and_alone(name: str) -> None:
     ("name", "side"), in_turn([name for name in WITH_WEIGHTS if name != "ViT"], ["right", "left"])
 )
 def test_a_padded_batch_has_the_weights_of_eager_attention(name: str, side: str) -> None:
-    """Texts of 13, 9 and 4 tokens. For padding that sees no key, the output is 0 here and the mean of all
-    values in eager attention: after that the two differ in its rows, and only there.
+    """Texts of 13, 9 and 4 tokens.
+
+    For padding that sees no key, the output is 0 here and the mean of all values in eager attention: later
+    layers differ in these rows, and only there.
     """
     model = ARCHITECTURES[name].build()
     inputs = batch_of(name)

@@ -118,7 +118,7 @@ LARGE = (0, 9, 10**9, 10**12, 2**64 - 1)
 def damaged_sections(content: bytes) -> Iterator[tuple[str, bytes]]:
     for name, start, stop in sections(content):
         if "blk.0.attn" in name or "ffn" in name:
-            continue  # as the others
+            continue  # like the other tensors
         for value in LARGE if stop - start in (1, 4, 8) else ():
             if value < 256 ** (stop - start):
                 changed = value.to_bytes(stop - start, "little")
@@ -144,7 +144,7 @@ def flipped(content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 class TooSlow(BaseException):
-    """An alarm that nothing catches."""
+    """An alarm that no `except Exception` catches."""
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_layers_are_passed_on_in_order_and_long_ones_at_once(monkeypatch: pytest
     before = kept.attention.key.clone()
     output = waits.take(kept)
     assert output is not None and output.shape == (1, 2, 7, 5) and not taken
-    kept.attention.key.zero_()  # as a model does that goes on in the same memory
+    kept.attention.key.zero_()  # as by a model that reuses the memory
     (waiting,) = waits.waiting
     assert isinstance(waiting.attention, AttentionLayer) and torch.equal(waiting.attention.key, before)
     assert waits.take(layer(1, long)) is None and taken == [0, 1]

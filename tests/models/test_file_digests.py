@@ -1,4 +1,4 @@
-"""A file's hash depends on its content, and a large file is read once in each state."""
+"""A file's digest depends on its content, and a large file is read once per state."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest(path: Path, num_blocks: int) -> str:
-    """The digest; checks that it is right and took this many blocks."""
+    """Return the digest; check that it is right and that this many blocks were read."""
     reads = Reads()
     found = content_digest(path, reads)
     assert found == hashlib.sha256(path.read_bytes()).hexdigest()

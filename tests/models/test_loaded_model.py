@@ -75,7 +75,7 @@ def test_a_model_keeps_its_dtype(dtype: torch.dtype, tolerance: float) -> None:
     expected = attncli.run("self", model=SHIPPED, **settings)
     assert model.dtype == dtype and not any("as dense matrices" in note for note in found.notes)
     weights = torch.tensor(found.tensors["weights"].values, dtype=torch.float64)
-    assert (weights.sum(dim=-1) - 1).abs().max() < 1e-5  # of float32 at least, however the model rounds
+    assert (weights.sum(dim=-1) - 1).abs().max() < 1e-5  # at least float32, however the model rounds
     torch.testing.assert_close(
         weights, torch.tensor(expected.tensors["weights"].values).double(), atol=tolerance, rtol=0
     )

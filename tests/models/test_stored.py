@@ -68,7 +68,7 @@ def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedMod
 @pytest.mark.parametrize("name", FAR_APART)
 def test_outputs_are_the_same_in_memory_and_from_files(name: str, tmp_path: Path) -> None:
     made = KINDS[name].build()
-    # As large models come: half precision, several files, experts one by one.
+    # As large models are stored: half precision, several files, experts one by one.
     made.to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="20kB")
     save_tokenizer(tmp_path)
     inputs = random_inputs(made)
@@ -76,7 +76,7 @@ def test_outputs_are_the_same_in_memory_and_from_files(name: str, tmp_path: Path
     layers: list[list[Tensor]] = []
     for load in ("memory", "disk", "auto"):
         model = opened(tmp_path, load)
-        # The second run of disk reads again, and that of auto keeps what it reads.
+        # The second run reads again with disk, and keeps what it reads with auto.
         for _ in range(1 if load == "memory" else 2):
             weights: list[Tensor] = []
 
@@ -136,7 +136,7 @@ def test_commands_print_the_same_in_memory_and_from_files(
 def test_many_texts_are_read_block_by_block(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block is read once for all texts, however many lengths they have."""
+    """Each block is read once for all texts, whatever their lengths."""
     folder = save_writer(tmp_path, "Llama")
     file = tmp_path / "texts.txt"
     words = TEXT.split()
@@ -183,7 +183,7 @@ def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the second fails"):
         in_step(model, [lambda number=number: work(number) for number in range(3)])
     assert reached == [0, 1, 2] and len({*threads}) == 3 and not alive_beside_this(threads)
-    # Whoever comes later finds the model as it was.
+    # Later runs find the model unchanged.
     with torch.no_grad():
         torch.testing.assert_close(in_step(model, [lambda: model(ids)[0]] * 2)[1], model(ids)[0])
 
@@ -333,7 +333,7 @@ def test_products_of_any_number_of_rows_are_right(kind: str, num_threads: int, t
     source = Cast(InRows(WeightFile(path), TensorInFile(kind, shape, 3)), torch.float32, device)
     weight, bias = Stored.of(source, use), torch.randn(shape[0], generator=generator)
     for num_rows in (1, 2, MOST_ROWS, MOST_ROWS + 1, 40):
-        # In memory that is not contiguous, too.
+        # Also in memory that is not contiguous.
         for x in (torch.randn(num_rows, 67, generator=generator), torch.randn(67, num_rows).mT):
             with torch_threads(num_threads):
                 product, without = functional.linear(x, weight, bias), functional.linear(x, weight)
@@ -420,7 +420,7 @@ def test_a_model_that_does_not_fit_is_refused_before_reading(
     refused = attn(["heads", "--model", str(folder), "--load", "memory", TEXT])
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"--model: {folder.name}: needs ") and "--load disk" in refused.err
-    # By itself it reads it as it is used.
+    # By default, weights are then read as they are used.
     assert attn(["heads", "--model", str(folder), TEXT]).code == 0
     assert attn(["heads", "--load", "disk", TEXT]).code == 0
     assert attn(["self", "--load", "disk", TEXT]).err == "--load: needs --model\n"

@@ -119,7 +119,7 @@ def test_a_folder_without_a_tokenizer_reads_only_ids(tmp_path: Path) -> None:
     with_it, model = opened(save_model(tmp_path / "a", "BERT")), opened(without_tokenizer(tmp_path / "b"))
     plain, labelled = {"ids": IDS}, {"ids": IDS, "tokens": LABELS}
     assert read_text(model, plain).text.tokens == ("2", "4", "5", "6", "9", "3")
-    # Without a tokenizer the model does not say that [CLS] and [SEP] are special.
+    # Without a tokenizer, [CLS] and [SEP] are not known to be special.
     survey, expected = attncli.survey(model, labelled), attncli.survey(with_it, TEXT)
     for name in ("entropy", "distance", "previous_token", "sink_mass"):
         np.testing.assert_array_equal(survey.heads.column(name), expected.heads.column(name))
@@ -223,7 +223,7 @@ def test_stores_keep_ids_and_resume(tmp_path: Path, attn: Attn) -> None:
     for kept, row in zip(statistics_of(attn, "--store", store)["heads"], expected, strict=True):
         assert kept.keys() >= {"entropy", "previous_token"}
         assert kept["entropy"] == pytest.approx(row["entropy"], rel=1e-5)
-    # Other labels, and one more text: what was computed of the same ids with the same labels stays.
+    # After a change of labels and with one more text, results for unchanged lines are kept.
     rows[2]["tokens"] = list("abcde")
     lines_of(file, *rows, {"ids": [2, 9, 3]})
     assert "2 done now" in attn(asked).err

@@ -1,4 +1,4 @@
-"""Tokens by the names that screens show."""
+"""Tokens, named as on the screen."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ TOKENS = ("the", "\u0120cat", "\u00c2", "\u010a")
 
 @pytest.fixture(scope="module")
 def pretrained() -> Pretrained:
-    # "a b" tells how a vocabulary spells a blank.
+    # "a b" reveals how a vocabulary spells a space.
     vocabulary = {name: i for i, name in enumerate(("[UNK]", *TOKENS, "a", "\u0120b"))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -152,7 +152,7 @@ def test_a_callers_model_is_tried_again_when_it_has_changed(monkeypatch: pytest.
     assert num_trials(13) == 2, "some tokens and all of them"
     assert num_trials(13) == num_trials(11) == 0
     assert num_trials(14) == 2, "a longer text"
-    for _ in range(2):  # another hook in the place of the first
+    for _ in range(2):  # a different hook in place of the first
         hook = part.register_forward_hook(lambda *_: None)
         assert num_trials(13) > 0
         assert num_trials(13) == 0
@@ -335,7 +335,7 @@ MISSING: dict[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("missing", MISSING)
 def test_rules_that_the_interface_omits_are_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if it changes less than a hundredth, and if it changes nothing in the first tokens."""
+    """Even if the effect is below a hundredth, or absent from the first tokens."""
     build, changed = MISSING[missing]
     inputs = random_inputs(build(), 45)
     assert captured_layers(build(), inputs)[0] == "interface"
@@ -424,7 +424,7 @@ def test_errors_of_attn_are_not_blamed_on_the_model(
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError])
 def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None:
-    """Before any attention and after it; and with another argument."""
+    """Before attention, after it, and with an unknown argument."""
     model, inputs = model_and_inputs("Llama")
     reason = f"model: llama cannot run on only text: {error.__name__}: '?by itself"
     for part in (model.get_input_embeddings(), model.get_submodule("norm")):
