@@ -196,11 +196,12 @@ def test_one_layer_of_a_model_states_its_mask_and_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("maps", ["heads", "mean"])
 def test_generated_tokens_hide_later_keys_and_those_outside_windows(tmp_path: Path, maps: str) -> None:
-    sliding = run("generate", model=str(save_gemma(tmp_path, "Gemma3n")), sentence=SENTENCE, maps=maps)
+    settings = {"sentence": SENTENCE, "max_new_tokens": 3, "maps": maps}
+    sliding = run("generate", model=str(save_gemma(tmp_path, "Gemma3n")), **settings)
     weights = sliding.tensors["weights"]
     np.testing.assert_array_equal(hidden_of(weights), ~(weights.values > 0))
     assert weights.mask is not None and weights.mask.causal
-    crossed = run("generate", model=str(save_writer(tmp_path, "T5")), sentence=SENTENCE, maps=maps)
+    crossed = run("generate", model=str(save_writer(tmp_path, "T5")), **settings)
     assert crossed.tensors["weights"].mask == Mask()
 
 

@@ -25,15 +25,31 @@ ALBERT = Architecture(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "tolerance"), in_turn(WITH_WEIGHTS, [(torch.float32, 1e-5), (torch.float64, 1e-6)])
-)
-def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    """In float32, or in float64 except for the softmax, which some architectures compute in float32."""
+CASES = [
+    (torch.float32, 1e-5, False),
+    (torch.float64, 1e-6, True),
+    (torch.float32, 1e-5, True),
+    (torch.float64, 1e-6, False),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "tolerance", "with_output"), in_turn(WITH_WEIGHTS, CASES))
+def test_weights_and_outputs_equal_eager_attention(
+    name: str, dtype: torch.dtype, tolerance: float, with_output: bool
+) -> None:
+    """In float32, or in float64 except for the softmax, which some architectures compute in float32.
+
+    The model's output during capture depends on the inputs of the last layers.
+    """
     model = ARCHITECTURES[name].build().to(dtype)
     inputs = random_inputs(model)
     inputs = {key: part.to(dtype) if part.is_floating_point() else part for key, part in inputs.items()}
-    how, layers = captured_layers(model, inputs)
+    outputs = []
+    hook = model.register_forward_hook(
+        lambda _model, _inputs, output: outputs.append(output.last_hidden_state)
+    )
+    how, layers = captured_layers(model, inputs, with_output=with_output)
+    hook.remove()
     expected = eager_weights(model, inputs)
 
     assert how == ("eager" if name in BY_EAGER else "interface")
@@ -43,25 +59,10 @@ def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance:
         ours = whole_weights(layers[place])
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, weights, rtol=0, atol=tolerance, check_dtype=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "with_output"), in_turn([name for name in WITH_WEIGHTS if name not in BY_EAGER], [False, True])
-)
-def test_capture_does_not_change_the_models_output(name: str, with_output: bool) -> None:
-    """The model's output during capture, which depends on the inputs of the last layers."""
-    model = ARCHITECTURES[name].build()
-    inputs = random_inputs(model)
-    with torch.no_grad():
-        model.set_attn_implementation("eager")
-        expected = model(**inputs).last_hidden_state
-    outputs = []
-    hook = model.register_forward_hook(
-        lambda _model, _inputs, output: outputs.append(output.last_hidden_state)
-    )
-    captured_layers(model, inputs, with_output=with_output)
-    hook.remove()
-    torch.testing.assert_close(outputs[-1], expected, rtol=1e-3, atol=1e-4)
+    if name not in BY_EAGER:
+        with torch.no_grad():
+            output = model(**inputs).last_hidden_state
+        torch.testing.assert_close(outputs[-1], output, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["Mistral", "ModernBERT", "Gemma 2", "GPT-OSS"])
