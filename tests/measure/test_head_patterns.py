@@ -189,7 +189,6 @@ def test_the_screen_and_json_list_the_named_tokens(attn: Attn, tmp_path: Path) -
             ["--to", "99"],
             "--to: must be a position from 0 to 9, or from -1 to -10, counted from the end (got 99)",
         ),
-        (["--from", "cat"], "--from: needs --to or --image"),
         (["--ascending"], "--ascending: needs --sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs --to"),
     ],
@@ -270,18 +269,17 @@ def looking_back(folder: Path, *distances: int) -> GPT2LMHeadModel:
     return model
 
 
-@pytest.mark.parametrize("num_tokens", [24, 10, 5])
+@pytest.mark.parametrize("num_tokens", [24, 5])
 def test_a_head_with_a_fixed_distance_is_not_an_induction_head(
     num_tokens: int, tmp_path: Path, attn: Attn
 ) -> None:
     model = looking_back(tmp_path, num_tokens - 1, num_tokens, 1)
     flags = ["--model", str(tmp_path), "--num-tokens", str(num_tokens), "--seed", str(num_tokens)]
     names = {"induction", "duplicate token"}
-    for command in ("heads", "ablate"):
+    for command in ("ablate", "heads"):
         report = json.loads(attn([command, *flags, "--format", "json"]).out)
         patterns = {row["head"]: row["pattern"] for row in report["statistics"]["heads"]}
         assert names.isdisjoint(patterns.values()) and patterns[2] == "previous token", command
-    report = json.loads(attn(["heads", *flags, "--format", "json"]).out)
     counts = {row["pattern"]: row["heads"] for row in report["statistics"]["patterns"]}
     assert {name: counts[name] for name in names} == dict.fromkeys(names, 0)
     assert names.isdisjoint(row.get("rest_pattern") for row in report["statistics"]["heads"])

@@ -259,24 +259,6 @@ def test_a_model_without_a_tokenizer_writes_token_ids(model: Pretrained) -> None
     assert attncli.generate(model, {"ids": ids}, max_new_tokens=4).text == with_tokenizer.text
 
 
-@pytest.mark.nightly
-def test_a_loaded_model_has_the_numbers_of_its_folder(model: Pretrained) -> None:
-    loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).train()
-    lent = attncli.open_model(loaded, AutoTokenizer.from_pretrained(SHIPPED_MODEL))
-    before = {path: {**vars(part)} for path, part in loaded.named_modules()}
-    config = {**vars(loaded.config)}
-    text = "to be or not to b"
-    assert attncli.survey(lent, text).heads == attncli.survey(model, text).heads
-    assert attncli.survey_texts(lent, TEXTS).heads == attncli.survey_texts(model, TEXTS).heads
-    assert attncli.ablate(lent, text).heads == attncli.ablate(model, text).heads
-    assert attncli.why(lent, text).parts == attncli.why(model, text).parts
-    assert attncli.generate(lent, text).tokens == attncli.generate(model, text).tokens
-    for ours, theirs in zip(attncli.layers(lent, text), attncli.layers(model, text), strict=True):
-        assert torch.equal(ours.weights(), theirs.weights())
-    assert {path: vars(part) for path, part in loaded.named_modules()} == before
-    assert vars(loaded.config) == config
-
-
 def test_a_loaded_model_is_measured_in_its_present_state(tmp_path: Path) -> None:
     """A hook that is added to the whole model later takes effect."""
     built = ARCHITECTURES["Llama"].build()
@@ -325,22 +307,3 @@ def test_missing_and_long_texts_are_errors(model: Pretrained) -> None:
         attncli.survey(model, "long " * 60)
     cut = attncli.read_text(model, "long " * 60, truncate=True)
     assert attncli.survey(model, cut).num_tokens == 128
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_folder_may_stand_for_a_model(kind: type, tmp_path: Path, model: Pretrained) -> None:
-    folder = kind(SHIPPED_MODEL)
-    text = "to be or not to b"
-    survey = attncli.survey(folder, text, ablate="0:1", keys="b")
-    assert survey.heads == attncli.survey(model, text, ablate=["0:1"], keys=["b"]).heads
-    lost = attncli.ablate(folder, text, heads="0:1, 1:3", answer="e")
-    assert lost.heads == attncli.ablate(model, text, heads=["0:1", "1:3"], answer="e").heads
-    assert attncli.why(folder, text).parts == attncli.why(model, text).parts
-    assert attncli.generate(folder, text, max_new_tokens=2).text == "e "
-    assert len(attncli.layers(folder, text)) == 2
-    assert attncli.survey_texts(folder, TEXTS).heads == attncli.survey_texts(model, TEXTS).heads
-    assert attncli.examples(folder, TEXTS, "1:3", "induction").rows
-    (tmp_path / "t.conllu").write_text(TREEBANK)
-    assert attncli.relations(folder, tmp_path / "t.conllu").heads
-    assert attncli.heads(folder, text=text).table("heads")

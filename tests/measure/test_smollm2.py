@@ -14,18 +14,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
-from attncli.features.cache.limited_heads import Limit, Limiting, num_bytes
 from attncli.features.circuit.edges import head_edges
 from attncli.features.explanations.relevance import attnlrp, gradients
 from attncli.features.explanations.token_flow import AnswerRun
 from attncli.features.source.sources import lasso_effects, source_weights
-from attncli.features.why.scores import score_parts
 from attncli.models.answers import given_answer
-from attncli.models.loading import in_use, kept_pretrained, open_model
-from attncli.models.predicted import read_judged
+from attncli.models.loading import in_use, kept_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.probes import read_probe
-from attncli.models.removal import HeadPlace
 from attncli.models.replay import Replay
 from attncli.models.source_removals import SourcesTakenOut
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
@@ -55,21 +51,6 @@ def pretrained(folder: Path) -> Pretrained:
 def writer(folder: Path) -> Pretrained:
     """The same model with the head that predicts tokens, as `attn generate` uses it."""
     return kept_pretrained(str(folder), allow_download=False, device="cpu", with_head=True)
-
-
-@pytest.mark.nightly
-def test_an_answer_gets_the_space_that_the_text_needs(attn: Attn, folder: Path) -> None:
-    """`Mary` becomes ` Mary`, in why and in ablate; its logit is compared with that of ` John`."""
-    prompt = "When Mary and John went to the store, John gave a drink to"
-    flags = ["--model", str(folder), prompt, "--answer", "Mary", "--against", "John", "--format", "json"]
-    report = json.loads(attn(["why", *flags]).out)
-    assert report["statistics"]["parts"]["logit"] == pytest.approx(6.1196, abs=1e-3)
-    assert "Used with a space before each, which is more likely here: ' Mary' and ' John'." in " ".join(
-        report["notes"]
-    )
-    report = json.loads(attn(["ablate", *flags, "--heads", "3:0"]).out)
-    assert report["statistics"]["baseline"]["logit_difference"] == pytest.approx(6.1196, abs=1e-3)
-    assert "Measured where ' Mary' should come" in " ".join(report["notes"])
 
 
 def survey_rows(attn: Attn, folder: Path, *flags: str) -> list[dict[str, Any]]:
@@ -125,34 +106,10 @@ def test_a_head_looks_at_the_previous_token_and_most_heads_at_the_first(attn: At
     assert len(rows) == 270 and sum(row["sink_mass"] > 0.3 for row in rows) > 200
 
 
-@pytest.mark.nightly
-def test_copying_misses_the_previous_token_head_most(attn: Attn, folder: Path) -> None:
-    """With the mean in place of a head; heads of layer 1 matter for their constant output."""
-    command = ["ablate", "--model", str(folder), "--num-tokens", "20", "--heads", "16:0,18:6,1:4,16:1"]
-    zero, mean = (
-        json.loads(attn([*command, "--method", method, "--format", "json"]).out)["statistics"]["heads"]
-        for method in ("zero", "mean")
-    )
-    assert place(mean[0]) == PREVIOUS_TOKEN and mean[0]["pattern"] == "previous token"
-    assert mean[0]["loss"] > 3 and place(mean[1]) == (18, 6)
-    loss = {place(row): row["loss"] for row in zero}
-    assert loss[1, 4] > 1 > next(row["loss"] for row in mean if place(row) == (1, 4))
-
-
 def test_the_induction_heads_lose_their_way_without_it(attn: Attn, folder: Path) -> None:
     rows = survey_rows(attn, folder, "--seed", "1", "--ablate", "16:0")
     found = {place(row): row["induction_stripe"] for row in rows}
     assert all(found[head] < 0.5 for head in INDUCTION)
-
-
-@pytest.mark.nightly
-def test_the_name_of_a_country_writes_its_capital(attn: Attn, folder: Path) -> None:
-    sentence = ["--sentence", "The capital of France is", "--answer", " Paris", "--against", " Rome"]
-    report = json.loads(attn(["why", "--model", str(folder), *sentence, "--format", "json"]).out)
-    parts, keys = report["statistics"]["parts"], report["statistics"]["keys"]
-    assert parts["sum"] == pytest.approx(parts["logit"], abs=1e-4) and parts["logit"] > 5
-    assert place(report["statistics"]["heads"][0]) == (23, 4)
-    assert report["tokens"][max(range(5), key=keys["contribution"].__getitem__)] == "ĠFrance"
 
 
 def test_the_gguf_has_its_chat_template(pretrained: Pretrained) -> None:
@@ -305,16 +262,6 @@ def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> No
 
 
 @pytest.mark.nightly
-def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
-    probe = read_probe(pretrained, 12, torch.Generator().manual_seed(0))
-    found = score_parts(pretrained, probe, layer=18, head=6)
-    largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
-    for rows in (found.key_side, found.query_side):
-        assert sum(row["score"] for row in rows) == pytest.approx(found.above_mean, abs=1e-4 * largest)
-    assert found.key_side[0]["part"] == "16:0" and found.key_side[0]["weight_without"] < 0.1 < found.weight
-
-
-@pytest.mark.nightly
 def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
     pretrained: Pretrained,
 ) -> None:
@@ -327,56 +274,3 @@ def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wro
         first = max(of_head, key=lambda row: row["share"])
         assert (first["from_layer"], first["from_head"]) == PREVIOUS_TOKEN
         assert first["share"] > 0.5
-
-
-SECRET = "48291"
-HARBOUR = (
-    "The harbour town of Elmsworth wakes before the sun. Fishermen carry their nets down the narrow steps, "
-    "and the baker opens his door so that the smell of bread drifts over the quay. A ferry leaves every hour "
-    "for the island, where a lighthouse has stood for two hundred years. The secret number of the harbour is "
-    f"{SECRET}. In winter the storms come from the west, and the boats stay tied to the wall for days. "
-    "Children play under the arches of the old market, and their grandparents tell them stories of ships "
-    "that never came back. In spring the painters arrive with their brushes and small folding chairs. They "
-    "say that the light here is like nothing else on the coast, and they argue about it in the evening over "
-    "glasses of cider. The mayor, who was a sailor once, listens to them and smiles. The secret number of "
-    "the harbour is"
-)
-WHOLE = {(18, 2), (23, 0), (10, 1), (28, 0), (17, 1), (23, 1), (24, 1), (4, 0), (20, 1)}
-"""Needed most of this text, each alone limited to 4 and 16 keys, where nobody names the needle."""
-
-
-@pytest.mark.nightly
-@torch.no_grad()
-def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
-    with in_use(open_model(str(folder))) as model:
-        reading = read_judged(model, HARBOUR, needle=SECRET)
-        limiting = Limiting(model, reading, Limit(4, 16))
-        order = sorted(limiting.heads, key=lambda head: (head.layer, head.place.head) in WHOLE)
-        share = num_bytes(order, 81) / num_bytes(order)
-        alone, kept, none = limiting.losses(
-            [[HeadPlace(18, 2)], [head.place for head in order[:81]], [head.place for head in order]],
-            "limited",
-        )
-        assert limiting.run.start == 20 and share < 0.2
-        assert kept["needle"] < 0.1 and none["needle"] > 1 and alone["needle"] > 0.3
-        # By hand: the mask of that layer's heads 6 to 8 in eager attention.
-        ids = reading.text.ids
-        few = torch.ones(len(ids), len(ids)).tril().bool()
-        few &= ~few.tril(-16) | (torch.arange(len(ids)) < 4)
-        hidden = torch.zeros(1, 9, len(ids), len(ids)).masked_fill(~few, -1e30)
-        hidden[:, :6] = 0
-        whole = model.whole
-        whole.set_attn_implementation("eager")
-        expected = whole(ids.unsqueeze(0)).logits[0].log_softmax(-1)[:-1]
-        attention = whole.model.layers[18].self_attn
-        hook = attention.register_forward_pre_hook(
-            lambda _module, inputs, named: (
-                inputs,
-                {**named, "attention_mask": named["attention_mask"] + hidden},
-            ),
-            with_kwargs=True,
-        )
-        logits = whole(ids.unsqueeze(0)).logits[0].log_softmax(-1)[:-1]
-        hook.remove()
-        divergence = (expected.exp() * (expected - logits)).sum(-1).mean()
-        assert alone["kl"] == pytest.approx(float(divergence), abs=1e-4)

@@ -85,19 +85,6 @@ def test_concurrent_measurements_equal_sequential_ones(is_lent: bool) -> None:
     assert (state(model), of_process()) == before
 
 
-def test_concurrent_experiments_equal_sequential_ones() -> None:
-    model, tokenizer = lent_model()
-    works = [
-        lambda: attncli.run("heads", model=model, tokenizer=tokenizer, sentence=TEXT).table("heads"),
-        lambda: attncli.run("ablate", model=SHIPPED_MODEL, sentence=TEXT).table("heads"),
-    ]
-    expected = [[*work()] for work in works]
-    before = state(model), of_process()
-    for result, rows in zip(in_threads(works * 3), expected * 3, strict=True):
-        assert [*result] == rows
-    assert (state(model), of_process()) == before
-
-
 def test_models_that_share_code_are_measured_separately() -> None:
     """Expected attention records functions of a model's module, which other models share."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import random
-import shutil
 import struct
 import zipfile
 from collections import OrderedDict
@@ -26,16 +25,7 @@ from attncli.models.loading import load_pretrained
 from attncli.models.number_sources import WeightFile, in_file
 from attncli.models.pickled_weights import pickled_arrays, pickled_tensors
 from attncli.models.stored import Stored
-from tests.checkpoints import package_folder, rxnmapper
 from tests.conftest import Attn, some_seldom
-from tests.features.pairs.test_rxnmapper import (
-    CLEAVAGE,
-    CONFIDENCES,
-    COUPLING,
-    PUBLISHED,
-    map_atoms,
-    tokens_of,
-)
 from tests.model_folders import save_model, save_writer
 
 TEXT = "the cat sat because it was tired"
@@ -384,13 +374,12 @@ def test_reports_equal_those_of_safetensors(tmp_path: Path, kind: str, attn: Att
     assert any(isinstance(weight, Stored) for weight in model.parameters())
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.nightly), torch.bfloat16])
 @pytest.mark.usefixtures("small")
-def test_pickled_half_precision_and_tied_weights_are_read(
-    tmp_path: Path, dtype: torch.dtype, attn: Attn
-) -> None:
+def test_pickled_half_precision_and_tied_weights_are_read(tmp_path: Path, attn: Attn) -> None:
     folder = save_writer(tmp_path / "model", "GPT-2")
-    state = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    state = {
+        name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / "model.safetensors").items()
+    }
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     asked = ["why", "--model", str(folder), TEXT, "--format", "json", "--load"]
     expected = {load: attn([*asked, load]).out for load in ("memory", "disk")}
@@ -454,54 +443,3 @@ def test_an_adapter_applies_to_pickled_weights(tmp_path: Path, attn: Attn) -> No
     assert expected != without
     pickled(folder)
     assert attn(asked).out == expected
-
-
-@pytest.mark.nightly
-def test_a_batch_shares_pickled_weights(tmp_path: Path, attn: Attn) -> None:
-    folder = save_model(tmp_path / "model", "BERT")
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the cat sat\nit was tired\nthe street\n")
-    asked = ["heads", "--texts", str(texts), "--workers", "2", "--model"]
-    assert attn([*asked, str(folder), "-o", str(tmp_path / "a.db")]).code == 0
-    other = pickled(Path(shutil.copytree(folder, tmp_path / "other")))
-    assert attn([*asked, str(other), "-o", str(tmp_path / "b.db")]).code == 0
-    rows = [
-        json.loads(attn(["heads", "--store", str(tmp_path / name), "--format", "json"]).out)["statistics"]
-        for name in ("a.db", "b.db")
-    ]
-    assert rows[0] == rows[1]
-    again = attn([*asked, str(other), "-o", str(tmp_path / "b.db")])
-    assert "0 done now" in again.err or "nothing" in again.err
-    state = torch.load(other / "pytorch_model.bin", weights_only=True)
-    save({name: tensor * 2 for name, tensor in state.items()}, other / "pytorch_model.bin")
-    assert "3 done now" in attn([*asked, str(other), "-o", str(tmp_path / "b.db")]).err
-
-
-def ids_of(folder: Path, reaction: str) -> dict[str, list[Any]]:
-    """The ids from the package's own tokenizer."""
-    names = (folder / "vocab.txt").read_text().splitlines()
-    tokens = tokens_of(reaction)
-    return {"ids": [names.index(token) for token in tokens], "tokens": tokens}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("reaction", [COUPLING, pytest.param(CLEAVAGE, marks=pytest.mark.nightly)])
-def test_rxnmapper_equals_its_package(attn: Attn, tmp_path: Path, reaction: str) -> None:
-    """The published confidences, from the package's weights saved again, without a tokenizer."""
-    (weights,) = package_folder("rxnmapper").rglob("pytorch_model.bin")
-    file, folder = tmp_path / "reaction.json", Path(shutil.copytree(weights.parent, tmp_path / "rxnmapper"))
-    file.write_text(json.dumps(ids_of(folder, reaction)))
-    asked = ["heads", "--file", str(file), "--maps", "self", "--format", "json", "--model"]
-    assert "is in the format of torch before 1.6" in attn([*asked, "rxnmapper"]).err
-    save(torch.load(weights, map_location="cpu", weights_only=True), folder / weights.name)
-    report = json.loads(attn([*asked, str(folder)]).out)
-    assert report["tokens"] == tokens_of(reaction)
-    tensor = report["tensors"]["weights"]
-    layer, head = PUBLISHED
-    _, confidence = map_atoms(torch.tensor(tensor["values"])[layer, head], report["tokens"])
-    assert abs(confidence - CONFIDENCES[reaction]) < 1e-6
-    of_text = ["heads", "--model", str(rxnmapper()), reaction, "--maps", "self", "--format", "json"]
-    converted = json.loads(attn(of_text).out)
-    assert converted["tensors"]["weights"]["values"] == tensor["values"]
-    text = attn(["heads", "--model", str(folder), reaction])
-    assert text.code == 2 and "rxnmapper has no tokenizer" in text.err and '{"ids": [12, 7, 13]}' in text.err

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quant_shape_to_byte_shape
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -344,17 +344,6 @@ def test_products_of_any_number_of_rows_are_right(kind: str, num_threads: int, t
     with torch_threads(num_threads):
         (gradient,) = torch.autograd.grad(functional.linear(x, weight, bias).sum(), x)
     torch.testing.assert_close(gradient, numbers.float().sum(0).expand(2, -1), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_generates_the_same_from_files(dtype: torch.dtype, attn: Attn, tmp_path: Path) -> None:
-    folder = save_writer(tmp_path, "Llama")
-    path = folder / "model.safetensors"
-    save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path, {"format": "pt"})
-    asked = ["generate", "--model", str(folder), "--max-new-tokens", "6", TEXT]
-    in_memory, on_disk = (attn([*asked, "--load", load]) for load in ("memory", "disk"))
-    assert in_memory.code == on_disk.code == 0
-    assert in_memory.out == on_disk.out
 
 
 QUANTIZED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *(f"Q{n}_K" for n in range(2, 7))]
