@@ -59,7 +59,7 @@ class CommandRow(NamedTuple):
 
 
 UNLISTED = "About attn"
-"""The group of `attn info`, which the introduction of the help names instead."""
+"""The group of `attn info`, which the help names in its introduction instead of listing it."""
 COMMAND_FROM_SPEC = "attncli.commands.experiment:command"
 COMMANDS = {
     **{
@@ -205,7 +205,7 @@ def _flags(command: Any) -> dict[str, str | None]:
 
 
 def _flags_by_command() -> dict[str, dict[str, str | None]]:
-    """Return the flags of every command, for which all commands are imported."""
+    """Import every command and return the flags of each."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
     return {name: _flags(_command(name)) for name in usable}
 
@@ -524,7 +524,7 @@ def _failed(error: Exception) -> int:
             return WriteError.exit_code
         case _ if (package := package_with_damaged_metadata(error)) is not None:
             damaged = f"{package}: its entry_points.txt is damaged"
-            _print_errors(f"{damaged}, which makes importing torch fail: reinstall it")
+            _print_errors(f"{damaged}, so torch cannot be imported: reinstall the package")
         case _:
             why = f"{type(error).__name__}: {error} (--debug shows where"
             plugin = _plugin_that_raised(error)

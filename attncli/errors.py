@@ -19,15 +19,15 @@ NO_TEXT = "must hold at least one token (got an empty text)"
 
 
 ALIKE = 0.7
-"""The least similarity of a misspelled word to its suggestion. At 0.6, --save would suggest --scale."""
+"""The minimum similarity of a misspelled word to its suggestion. At 0.6, --save would suggest --scale."""
 
 
 TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
-"""Values that people give to a switch, which takes none."""
+"""Values that people give to a switch, which takes no value."""
 
 
 MOST_LINES = 20
-"""The most lines of an error that are printed."""
+"""The maximum number of lines of an error to print."""
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:
@@ -142,7 +142,7 @@ SYNONYMS = {
     "npz": "numpy npy",
     "safetensors": "torch pt pth bin",
 }
-"""Names in other tools for attn's flags, settings and formats. The first row whose key is available applies.
+"""What other tools call attn's flags, settings and formats. The first row whose key is available applies.
 
 The cards of features list the synonyms of commands.
 """
@@ -209,7 +209,7 @@ ALWAYS_THERE_BYTES = 16 * 2**20
 
 
 def available_bytes() -> int:
-    """Return the free memory in bytes: the least of what the machine, control group and process have."""
+    """Return the free memory in bytes: the smallest amount that the machine, control group or process has."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -259,7 +259,7 @@ def check_environment(*, needs_torch: bool) -> None:
         Path.cwd()
     except OSError as error:
         raise UserError(
-            f"the working directory no longer exists ({error.strerror}): cd to another one"
+            f"the working directory no longer exists ({error.strerror}): cd to another directory"
         ) from None
     is_loaded = "torch" in sys.modules
     if needs_torch and not is_loaded and memory_limit() is not None:

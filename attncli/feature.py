@@ -125,7 +125,7 @@ class View(NamedTuple):
 
 
 class LayerSource(NamedTuple):
-    """Makes layers from modules that mix tokens without a softmax.
+    """A source of layers for modules that mix tokens without a softmax.
 
     `capture` is the place of a function that takes such modules, an attncli.models.layer_sources.Capture.
     `mixers` maps attn's name of each kind of mixer that it supports to a regular expression for class names
@@ -267,12 +267,12 @@ class Plugin(NamedTuple):
 
 
 class BrokenPlugin(ImportError):
-    """A part of another package cannot be imported, or a statistic of it raises an error."""
+    """A part of another package cannot be imported, or one of its statistics raises an error."""
 
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """Return attn's entry points in installed packages, sorted by package; of two copies the first counts."""
+    """Return attn's entry points in installed packages, by package; the first copy of a package counts."""
     by_package: dict[str, list[Plugin]] = {}
     for folder in map(Path, dict.fromkeys(sys.path)):
         infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
@@ -434,11 +434,11 @@ def read_card(plugin: Plugin) -> Feature:
             raise TypeError(f"{plugin.place} is not an attncli.feature.Feature")
         return with_absolute_places(card, package)
     except (AttributeError, TypeError) as error:
-        raise BrokenPlugin(f"plugin {plugin}: has no valid card: {error}") from error
+        raise BrokenPlugin(f"plugin {plugin}: its card is not valid: {error}") from error
 
 
 def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return all cards that can be read, including those of features that are off or lack what they need."""
+    """Return all readable cards, including those of features that are off or lack a needed feature."""
     cards = dict(built_in)
     for name, plugin in added(built_in).items():
         with suppress(BrokenPlugin):
@@ -482,7 +482,7 @@ def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 def _unknown_feature_message(name: str, features: list[str], built_in: Mapping[str, Feature]) -> str:
-    """Return the message for an unknown name in `ATTN_OFF`, listing the likely feature, else all of them."""
+    """Return the message for an unknown name in `ATTN_OFF`, with the likely features or else all features."""
     from difflib import get_close_matches
 
     owners = [

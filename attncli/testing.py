@@ -110,10 +110,12 @@ def check_feature(feature: str, *commands: Sequence[str], folder: Path) -> None:
 def check_help(feature: str, folder: Path) -> None:
     """Check that attn uses the whole card and that help imports no other module of the package."""
     done = run_attn(feature, [["--help"]], folder)
-    assert done.card_module, f"{feature}: no installed package has a feature of this name"
+    assert done.card_module, f"{feature}: no installed package has a feature with this name"
     package, card = done.card_module.rpartition(".")[0], done.card_module
     imported = {name for name in done.modules if f"{name}.".startswith(f"{package}.")}
-    assert imported <= {package, card}, f"help imports {sorted(imported - {package, card})}"
+    assert imported <= {package, card}, (
+        f"{feature}: help must not import {sorted(imported - {package, card})}"
+    )
     (plugins,) = run_attn(feature, [["info", "plugins"]], folder).ended
     rows = [line.split() for line in plugins.out.splitlines()]
     states = [" ".join(row[4:]) for row in rows if row[:2] == ["features", feature]]
@@ -134,9 +136,9 @@ def check_reports(feature: str, commands: Sequence[Sequence[str]], folder: Path)
         report = json.loads(file.read_text(encoding="utf-8"))
         kind = report.get("kind", report["experiment"])
         belongs = kind.split(" of ")[0] == report["experiment"]
-        assert belongs, f"{name}: its kind of results must begin with {report['experiment']} (got {kind})"
+        assert belongs, f"{name}: the kind of its results must begin with {report['experiment']} (got {kind})"
         _check_same(folder / f"{number}-again.json", file, f"{name}: attn show changes its report")
-        assert table.count("\n") > 1, f"{name}: its CSV file has no row"
+        assert table.count("\n") > 1, f"{name}: its CSV file has no rows"
         if done.kinds.get(kind):
             rows = screen.splitlines()
             size = f"{max(map(len, rows))} × {len(rows)}"
@@ -161,7 +163,7 @@ def check_without(
     for command, ended in zip(commands, done.ended, strict=False):
         name = f"ATTN_OFF={feature} attn {' '.join(command)}"
         assert (ended.code, ended.out) == (2, ""), f"{name}: must be refused (got exit code {ended.code})"
-        assert ended.err.count("\n") == 1, f"{name}: must end in one line (got {ended.err})"
+        assert ended.err.count("\n") == 1, f"{name}: must print one line to standard error (got {ended.err})"
     for line, ended in zip(other_commands, done.ended[len(commands) :], strict=True):
         _succeeded(line, ended, off=feature)
     for number in range(len(commands)):

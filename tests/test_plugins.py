@@ -376,7 +376,7 @@ def test_damaged_metadata_of_a_package_that_torch_reads_are_named(tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        "damaged 1.0: its entry_points.txt is damaged, which makes importing torch fail: reinstall it\n"
+        "damaged 1.0: its entry_points.txt is damaged, so torch cannot be imported: reinstall the package\n"
     )
 
 

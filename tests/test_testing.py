@@ -70,8 +70,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("module", "before", "after", "error"),
     [
-        ("feature", "FEATURE = ", "import attn_reach.results\n\nFEATURE = ", "help imports"),
-        ("feature", '"reach": "results:', '"far": "results:', "kind of results must begin with reach"),
+        ("feature", "FEATURE = ", "import attn_reach.results\n\nFEATURE = ", "help must not import"),
+        (
+            "feature",
+            '"reach": "results:',
+            '"far": "results:',
+            "the kind of its results must begin with reach",
+        ),
         ("feature", "measure:reach", "measure:far", "attn info plugins: reach:"),
         ("question", "heads[: spec.top]", "None", "attn reach to be or not to be: its CSV file has no row"),
     ],

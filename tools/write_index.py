@@ -18,7 +18,8 @@ from typing import Any
 PACKAGE = Path(__file__).parent.parent / "attncli"
 HEAD = '''"""The built-in features by name, copied from their cards by `python tools/write_index.py`.
 
-Commands, kinds of results, views and all else that cards name come from this table: help imports no feature.
+Commands, kinds of results, views and everything else on the cards come from this table: help imports no
+feature.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def installed_features() -> Mapping[str, Feature]:
 
 @computed_once
 def readings() -> Mapping[str, ReadingKind]:
-    """What models read besides text, by its name: that of the first card that has it."""
+    """The kinds of files that models read besides texts, by name; the first card with a name counts."""
     kinds: dict[str, ReadingKind] = {}
     for feature in installed_features().values():
         kinds |= {what: kind for what, kind in feature.readings.items() if what not in kinds}

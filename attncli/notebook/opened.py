@@ -35,12 +35,12 @@ class NotebookModel(Pretrained):
         return [*hidden, *filter(_has_method, dir(attncli)), *FOR_USERS]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the function of that name for this model. Raises AttributeError if there is none."""
+        """Return the function with that name for this model. Raises AttributeError for an unknown name."""
         if (function := _method(name)) is not None:
             return MethodType(function, self)
         ways = [f"it {why}"] if (why := why_off(name)) else []
         if name in SPECS and "model" in SPECS[name].model_fields:
-            ways.append(f'model.run("{name}", ...)')
+            ways.append(f'use model.run("{name}", ...)')
         message = f"{type(self).__name__} has no attribute {name!r}"
         raise AttributeError(f"{message}: {' or '.join(ways)}" if ways else message)
 
@@ -69,6 +69,6 @@ def _has_method(name: str) -> bool:
 
 @wraps(loading.open_model)
 def open_model(*args: Any, **kwargs: Any) -> NotebookModel:
-    """Like `loading.open_model`, which documents the arguments."""
+    """Open a model for a notebook; `loading.open_model` documents the arguments."""
     opened = loading.open_model(*args, **kwargs)
     return NotebookModel(**vars(opened))

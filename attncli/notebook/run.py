@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MAX_CELL_BYTES = 2_500_000
-"""A Jupyter server drops what a kernel sends beyond 1 MB per second, averaged over 3 seconds."""
+"""A Jupyter server drops a kernel's output beyond 1 MB per second, averaged over 3 seconds."""
 
 STYLE = (
     "box-sizing: border-box; width: 100%; height: 720px; max-height: max(90vh, 540px); resize: vertical; "
@@ -65,7 +65,7 @@ class _NamedStatistics(dict[str, Statistic]):
 
 
 class NotebookReport(Report):
-    """A Report as the functions of `attncli` return it: the same fields, and ways to look at them.
+    """A Report as the functions of `attncli` return it: the same fields, and methods for viewing them.
 
     A name that the report lacks raises NoSuchName, a UserError and a KeyError that lists the existing names;
     `statistics.get(name)` does not raise.
@@ -122,8 +122,8 @@ class NotebookReport(Report):
         if len(cell) <= MAX_CELL_BYTES:
             return cell
         advice = (
-            f"The maps are left out here: with them this cell has {len(cell) / 1e6:.1f} MB, "
-            "too much for a Jupyter server. to_html() gives the whole page, to be written to a file."
+            f"The maps are left out: with them, this cell would have {len(cell) / 1e6:.1f} MB, "
+            "too much for a Jupyter server. to_html() returns the whole page, which you can write to a file."
         )
         small = replace(self, tensors={}, notes=(*self.notes, advice))
         return _cell(small, small.to_html())
@@ -155,7 +155,7 @@ def _screen(report: Report, width: int) -> str:
 
 
 def _cell(report: Report, page: str) -> str:
-    """Return the first screen as text, which stays hidden while the page in its frame follows it."""
+    """Return the first screen as text, which is hidden while the framed page is displayed below it."""
     screen = escape(_screen(report, TEXT_WIDTH))
     text = f'<pre class="attn-text"><code>{screen}\n\n{TRUST}</code></pre>'
     framed = f"{HIDE_TEXT}{_frame(report, page)}"
@@ -243,7 +243,7 @@ def _run_loaded(
     experiment: str, model: "PreTrainedModel | Pretrained", tokenizer: object, settings: Mapping[str, Any]
 ) -> NotebookReport:
     mistakes = [
-        f"{key}: cannot be combined with a loaded model, which is there already"
+        f"{key}: cannot be changed for a model that is already loaded: omit it"
         for key in OF_LOADING
         if settings.get(key) is not None
     ]
@@ -256,7 +256,7 @@ def _run_loaded(
         raise UserError(*mistakes)
     is_opened = hasattr(model, "is_in_use")  # loaded by open_model, which knows its tokenizer
     if is_opened and tokenizer is not None:
-        raise UserError("tokenizer: is that of the opened model: leave it out")
+        raise UserError("tokenizer: a model from open_model already has a tokenizer: omit it")
     name = getattr(model, "name" if is_opened else "name_or_path", "") or type(model).__name__
     named = cast(ModelSpec, spec.model_copy(update={"model": name}))
     check_packages()

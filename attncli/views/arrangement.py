@@ -11,7 +11,7 @@ GAP = 0.25
 """Inches between two blocks."""
 WIDEST, NARROWEST = 20.0, 4.0
 USUAL_SHAPE, SHAPE_COST = 1.6, 0.05
-"""Width by height that a canvas likes to have, and the blank share that is as bad as e times another one."""
+"""The best ratio of width to height, and the blank share that is as bad as a ratio off by a factor of e."""
 WIDTHS_TRIED = 24
 
 

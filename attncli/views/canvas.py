@@ -77,7 +77,7 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
 
 
 MOST_DOTS = 1000
-"""The resolution of an image without one: more dots along each side than the picture has for it."""
+"""The dots along each side of a finely drawn image: more than the picture has for it."""
 
 
 def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 # viridis (van der Walt and Smith, 2015; CC0): even steps look even, also in grey and to the colour-blind.
 # coolwarm (Moreland, "Diverging color maps for scientific visualization", 2009): blue below zero, red above.
 _, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text(encoding="ascii").split()
-# The smallest ratio between the ends of a logarithmic weight scale, so that nearly uniform rows look so.
+# The smallest ratio between the ends of a logarithmic weight scale, so that nearly uniform rows look uniform.
 LEAST_SPAN = 10.0
 
 

@@ -252,7 +252,7 @@ SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "p
 
 
 BLOCK = 2**16
-# The type that holds the cells of both columns, or text if there is none.
+# The type that holds the cells of both columns, or text if no other type does.
 WIDER = {frozenset((kind,)): kind for kind in TYPES} | {frozenset(("integer", "number")): "number"}
 SINGULAR = {"scores": "score", "weights": "weight", "keys": "key"}
 
@@ -357,7 +357,7 @@ def _spread(name: str, tensor: NamedTensor, axes: tuple[str, ...]) -> dict[str, 
 
 MATRIX = ("query", "key")
 PLACE_TEXTS = ("module", "kind", "stack")
-"""Where a head is, beside its layer."""
+"""The columns that describe a head's place, in addition to its layer."""
 LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axis}_text")), "text", "value")
 
 
@@ -455,7 +455,7 @@ def _groups_of_same_names(report: Report) -> list[Row]:
 
 
 def _layer_and_head_first(table: Table) -> list[Row]:
-    """Return the rows; those of a survey begin with layer and head, without texts implied by the layer."""
+    """Return the rows. Those of a survey begin with layer and head, and omit texts implied by the layer."""
     if not table or not {*PLACES, "stack"} <= table[0].keys():
         return [*table]
     num_layers = len({row["layer"] for row in table})

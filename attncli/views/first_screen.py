@@ -105,7 +105,7 @@ class ShortenedLine(Element):
 
 @dataclass(frozen=True)
 class ReadLine(ShortenedLine):
-    """What the model read."""
+    """The line that names what the model read."""
 
     words: Callable[[Report], str] = text_read
 
@@ -158,7 +158,7 @@ def notes_and_how_to_read(report: Report) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Special(Element):
-    """A part that only one screen has; `why` says why no other part fits."""
+    """A part that only one screen has; `why` explains why no other part fits."""
 
     parts: Callable[[Report, Display], ScreenParts]
     because: str
@@ -173,7 +173,7 @@ def field_rows(report: Report, table: str) -> Records[Any]:
 
 
 Header = str | tuple[str, ...]
-"""What stands above a column: its lower line, or both lines."""
+"""The text above a column: its lower line, or both lines."""
 
 
 def header_lines(header: Header, name: str = "") -> tuple[str, ...]:
@@ -314,7 +314,7 @@ class PatternCells(TableColumn):
 
 @dataclass(frozen=True)
 class LookedAtCells(TableColumn):
-    """The key that each head looks at most from one token; `of` counts the columns that this needs."""
+    """The key that each head looks at most from one token, if this takes as many columns as `of` allows."""
 
     does: str = "looks at"
     of: tuple[int, ...] = (0, 1, 2)
@@ -436,7 +436,7 @@ class HeadGrids(Element):
     has_numbers: bool = False
 
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
-        """Yield the grids; if there are too many, none of their lines is usual."""
+        """Return the grids. If they are too many, they are shown only where lines are left over."""
         grids = report.tensors.items() if self.shows(report) else ()
         drawings = [
             self._drawing(report, name, tensor, display) for name, tensor in grids if tensor.axes == PLACES
@@ -491,7 +491,7 @@ class FirstScreen:
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """Yield the parts before fitting them to the display's height; below the title, what is missing."""
+        """Yield the parts before fitting them to the height; missing parts are named below the title."""
         for number, part in enumerate(self.parts):
             if part.shows(report):
                 yield from part.sections(report, display)

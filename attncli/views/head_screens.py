@@ -69,10 +69,10 @@ REPEATED = ("duplicate token", "induction")
 NO_PATTERN = NO_NUMBER
 LINEAR, LINEAR_LETTER = "linear", "L"
 LETTERS_TITLE = (
-    "Each head's pattern. Where several fit: U, then the largest statistic, F last.",
-    "Each head's pattern (L: no softmax). Where several fit: U, the largest, F last.",
+    "Each head's pattern. If several fit: U, then the largest statistic, F last.",
+    "Each head's pattern (L: no softmax). If several fit: U, the largest, F last.",
 )
-"""Without heads of layers that have no softmax, and with them."""
+"""The titles for models in which every layer has a softmax, and for all other models."""
 
 
 def pattern_letter(pattern: object) -> str:
@@ -83,10 +83,10 @@ def pattern_letter(pattern: object) -> str:
 
 
 def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, display: Display) -> Elastic:
-    """Return the table of patterns; those that do not fit, first those without heads, are listed below it."""
+    """Return the table of patterns. Patterns that do not fit, like those without heads, follow in a line."""
     survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row.heads]
-    # The least informative patterns go first; among equals, the pattern that its heads show least clearly.
+    # The least informative patterns are dropped first; among equals, the one that heads show least clearly.
     by_worth = sorted(
         has_heads,
         key=lambda place: (_worth(patterns[place].pattern), -_clearest(patterns[place], survey)),
@@ -193,7 +193,7 @@ def _whole(count: int | None) -> str:
 
 
 MOST_NAMED = 10
-"""Heads of a pattern up to which each is named."""
+"""The largest number of heads of a pattern that are all named."""
 
 
 def _strongest_and_named(
@@ -273,23 +273,25 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 def _too_few(row: HeadsOfPattern, report: Report) -> str:
     """Return the message that a pattern has too few rows, and how to measure the pattern."""
     if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
-        return "tokens without names: --tokens FILE"
+        return "token names unknown: use --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
         if (row.num_rows or 0) >= MIN_ROWS:
-            return "texts too short: even weights would show it"
-        return "too few rows; more texts measure it" if row.num_rows else "no row of these texts has it"
+            return "texts too short: uniform weights would show it"
+        return "too few rows: use more texts" if row.num_rows else "these texts have no such rows"
     num_rows = row.num_rows or 0
     if row.pattern == "special tokens" and not num_rows:
         return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
     is_repeated = row.pattern in REPEATED
-    rows = {0: "no row", 1: "one row"}.get(num_rows, f"{num_rows} rows")
+    rows = {0: "no rows", 1: "one row"}.get(num_rows, f"{num_rows} rows")
     what = "a word" if report.spec.get("words") else "a token"
-    repeat = f"{rows} {'repeat' if num_rows > 1 else 'repeats'} {what}"
-    count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
-    if any(kind.on_grid for kind in kinds_read(report)):  # the model's own processor says how many there are
+    repeat = f"{rows} {'repeats' if num_rows == 1 else 'repeat'} {what}"
+    count = repeat if is_repeated else rows if not num_rows else f"only {rows}"
+    if any(
+        kind.on_grid for kind in kinds_read(report)
+    ):  # the model's processor determines the number of tokens
         return count
     is_of_tokens = not any(map(report.spec.get, ("probe", "words", "program")))
-    return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
+    return f"{count}: {'omit the text for more' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
 def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: Sequence[Row] = ()) -> Elastic:
@@ -374,8 +376,8 @@ def head_letter(row: Row, is_carpet: bool) -> str:
 
 
 REST_TITLE = (
-    "Lower case: F heads, by the rest of their weight (f: that has no pattern).",
-    "Lower case: F heads, by the rest of their weight (f: no pattern). L: no softmax.",
+    "Lower case: F heads, by their other weights (f: no pattern).",
+    "Lower case: F heads, by their other weights (f: no pattern). L: no softmax.",
 )
 
 
@@ -503,7 +505,7 @@ def _order(report: Report) -> str:
 
 
 MOST_TIMED = 5
-"""Heads that are named by how far in time they look."""
+"""The number of heads named in the line about distances in time."""
 
 
 def _in_time(report: Report, display: Display) -> Iterator[str]:
@@ -537,7 +539,7 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
         is_cut=lambda report: not _is_whole(report),
         shows=_lists_heads,
     ),
-    Special(_patterns, "those that do not fit are named in a sentence", shows=_shows_patterns),
+    Special(_patterns, "patterns that do not fit are named in a sentence", shows=_shows_patterns),
     Sentences(_in_time, shows=_shows_patterns),
     HeadLetters(
         "heads",
@@ -546,7 +548,7 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
         shows=_shows_patterns,
     ),
 )
-"""The patterns and a letter for each head; the heads themselves where they are sorted, or asked for."""
+"""The patterns and a letter for each head; or the heads themselves, if they are sorted or requested."""
 SIGNED_COLUMNS = (
     *("first_share", "previous_share", "current_share", "local_share", "distance", "half_life"),
     *("negative_share", "row_sum", "row_size", "one_key_share"),
@@ -558,7 +560,7 @@ def _signed_title(report: Report, heads: Records[SignedHead], total: int) -> str
     mixers = ", ".join(dict.fromkeys(head.mixer for head in field_rows(report, "linear") if head.mixer))
     mixers = mixers or "layers without a softmax"
     count, rest = some_of(len(heads), total, "head"), "" if len(heads) == total else "; --show linear has all"
-    return f"{count} of {plain_text(mixers)}: shares of |w|, which has a sign; lengths in tokens{rest}"
+    return f"{count} of {plain_text(mixers)}: shares of |w|, as weights have signs; lengths in tokens{rest}"
 
 
 def _usual_signed(report: Report, display: Display) -> int:
@@ -580,6 +582,6 @@ SIGNED_HEADS = Ranked(
     is_cut=lambda report: not report.spec.get("table"),
     shows=lambda report: bool(field_rows(report, "linear")),
 )
-"""What the signed weights are like of the heads of layers without a softmax."""
+"""Statistics of the signed weights of heads in layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
-"""Where heads look in a picture, or in several; the rollout of a text."""
+"""Where heads look in one or more pictures; the rollout of a text."""

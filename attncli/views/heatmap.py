@@ -492,7 +492,7 @@ def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
         return ""
     nouns = "weights" if max(steps) > 1 else name if name in ("weights", "scores") else "numbers"
     (kind,) = POOLED_NAMES.get(name, (pool,))
-    return f": each cell the {kind} of {down} × {along} {nouns}"
+    return f": each cell is the {kind} of {down} × {along} {nouns}"
 
 
 def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) -> list[ScreenLine]:
@@ -524,7 +524,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     return lines
 
 
-NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
+NOTHING = "This report has no matrix or curve to draw; --format table shows the numbers."
 
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:

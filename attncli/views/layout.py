@@ -156,7 +156,7 @@ class BlankScreen(Screen):
 
 
 LEAST_TEXT = 10
-"""Cells that a column of texts keeps."""
+"""The minimum width of a text column, in terminal cells."""
 
 
 def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:

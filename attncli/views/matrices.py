@@ -127,7 +127,7 @@ def pictured(report: Report) -> dict[str, list[Picture]]:
 
 
 OF_CONTEXT = ("key", "column", "source", "way")
-"""The axes along which a context has its tokens, where there is one."""
+"""The axes that count the tokens of a context, if the report has one."""
 
 
 def axis_tokens(report: Report, axis: str) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ def listed_names(report: Report) -> list[str]:
 
 def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
     """Return a message, with a suggestion, for each missing part or name."""
-    has = ", ".join(found) or "not a separate part: --show all"
+    has = ", ".join(found) or "no separate parts: use --show all"
     spec_class = known_spec_class(report.experiment, report.spec)
     shown_by = spec_class.parts_elsewhere if spec_class else {}
     messages = []
@@ -386,11 +386,11 @@ def report_curves(report: Report) -> Iterator[Curves]:
 
 
 ACROSS = ("budget", "step", "false_positive_rate")
-"""A list of numbers in a table over which its other lists stand, where there is one."""
+"""The column of lists that is the x axis of a table's other lists, if the table has such a column."""
 
 
 POSITIONS = frozenset({"keys", "top_keys"})
-"""A list of positions ranks what is there: neither it nor the lists beside it are curves."""
+"""Lists of positions, which are rankings: neither they nor the lists beside them are curves."""
 
 
 def _of_rows(name: str, table: Table) -> Iterator[Curves]:

@@ -26,13 +26,13 @@ from attncli.views.texts import (
 )
 
 MOST_LAYERS = 12
-"""Layers up to which each has a line of its own."""
+"""The largest number of layers that have a line each."""
 MOST_PARTS = 4
 
 
 HeadCells = Mapping[tuple[int, int], str]
 """One character per head, by layer and head."""
-NOT_ALL = "--show all or -o page.html has every head."
+NOT_ALL = "See --show all or -o page.html."
 
 
 class HeadGrid(NamedTuple):

@@ -47,7 +47,7 @@ MOST_ACROSS = 16
 # A strip, such as anything that lies in time: its least aspect ratio, its drawn aspect ratio, inches per row.
 STRIP, WIDER, STRIPS_ACROSS = 4, 2.5, 16
 LEAST_CAPTION = 12
-"""Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
+"""The characters that every caption has room for, even over a narrow picture: `17:13 95%`, `rollout 8%`."""
 
 
 def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:

@@ -169,7 +169,7 @@ class LookTile(NamedTuple):
     name: str
     look: Look
     is_picture: bool = False
-    """Whether it is the picture without weights, for a screen on which nothing is seen through these."""
+    """True for the picture without weights, for screens on which weights hide the picture."""
 
     @property
     def caption(self) -> str:
@@ -210,7 +210,7 @@ def report_overlays(report: Report) -> Iterator[Overlays]:
     first = next(iter(on_pictures), "")
     names = [name for name in on_pictures if name == first or {name, first} <= COMPARED.keys()]
     for name, picture in ((each, picture) for each in names for picture in on_pictures[each]):
-        at = f"looks in {plain_text(picture.name)}, and the part of its weight that is on it"
+        at = f"looks in {plain_text(picture.name)}, and the share of its weight there"
         at = f"looks in {plain_text(picture.name)}: {COMPARED[name]}" if name in COMPARED else at
         is_of_words = report.first_query or picture.axis == "context_tokens"
         has_queries = "query" in report.tensors[name].axes
@@ -293,8 +293,8 @@ def png_size(picture: Picture) -> tuple[int, int]:
     """Return the width and height given in the header of a PNG. Raises UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
-        size = f"its picture in the report is {width} × {height} pixels"
-        raise UserError(f"{plain_text(picture.name)}: {size}: must be at most {LARGEST_SIDE} a side")
+        size = f"the picture in the report is {width} × {height} pixels"
+        raise UserError(f"{plain_text(picture.name)}: {size}: each side must be at most {LARGEST_SIDE}")
     return width, height
 
 
@@ -327,7 +327,7 @@ def _decoded(picture: Picture) -> "Image.Image":
         ValueError,
     ) as error:  # what Pillow raises for a PNG
         raise UserError(
-            f"{plain_text(picture.name)}: its picture in the report is damaged: {error}"
+            f"{plain_text(picture.name)}: the picture in the report is damaged: {error}"
         ) from None
 
 

@@ -19,7 +19,7 @@ from attncli.views.overlays import (
 from attncli.views.texts import ScreenLine, beside, plain_line, shortened
 
 ORIGINAL = "picture"
-"""What the first column is called."""
+"""The name of the first column."""
 
 
 def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
@@ -57,7 +57,7 @@ def left_out(maps: PictureMaps) -> str:
     num_rows = len(maps.rows)
     if num_rows == maps.num_pictures:
         return ""
-    return f"The first {num_rows} of {counted(maps.num_pictures, 'picture')}."
+    return f"Only the first {num_rows} of {counted(maps.num_pictures, 'picture')} are shown."
 
 
 def row_name(row: PictureRow) -> str:

@@ -27,7 +27,7 @@ from attncli.views.sections import Drawing, Elastic, Paragraph, Section
 from attncli.views.texts import wrap_cells
 
 LEAST_LINES = 4
-REST = "--show weights or -o page.html has all."
+REST = "See --show weights or -o page.html."
 
 
 def looks_at_pictures(report: Report, display: Display, usual: int) -> Iterator[Elastic]:
@@ -104,7 +104,7 @@ def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
 
 
 MOST_PICTURES, MOST_COLUMNS = 3, 10
-"""Pictures that a screen has where nobody knows its height, and the columns of a map over one of several."""
+"""The number of pictures on a screen of unknown height, and the width of a map over one of several."""
 
 
 def picture_rows(maps: PictureMaps, display: Display) -> Iterator[Elastic]:
@@ -120,8 +120,8 @@ def picture_rows(maps: PictureMaps, display: Display) -> Iterator[Elastic]:
         yield Drawing(title_of(maps), [header, *lines])
         hidden = {"picture": maps.num_pictures - count, "map": sum(map(len, others))}
         said = " and ".join(counted(number, what) for what, number in hidden.items() if number)
-        kept = f"the first {most} pictures" if most < maps.num_pictures else "all"
-        note = f"Not shown: {said}. --show weights or -o page.html has {kept}."
+        kept = f" for the first {most} pictures" if most < maps.num_pictures else ""
+        note = f"Not shown: {said}. See --show weights or -o page.html{kept}."
         lines = wrap_cells(note, display.columns) if said else []
         yield from (Paragraph(line, "note") for line in lines)
 

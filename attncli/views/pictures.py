@@ -167,7 +167,7 @@ def _head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
 
 LARGEST_CELL, LARGEST_CELL_ALONE, LEAST_MAP, LEAST_SHAPE = 0.36, 0.5, 0.4, 0.3
 STRETCH = 2.5
-"""How much wider or taller than usual a block may become where room is left."""
+"""How much wider or taller than usual a block may become to fill empty space."""
 # The size of a panel by the number of panels: few are for reading, many for comparing.
 PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
 SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 16.0
@@ -372,9 +372,9 @@ class ChartBlock:
 
 
 FEW_PLACES = 10
-"""So few points that each place has its number."""
+"""The largest number of points for which every place is labelled."""
 MOST_COLOURS = 6
-"""More curves than these also differ by their strokes."""
+"""Any further curves also differ in their strokes."""
 
 
 def _draw_curves(axes: Axes, part: Curves) -> None:

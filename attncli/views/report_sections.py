@@ -196,7 +196,7 @@ def table_title(report: Report, name: str) -> str:
 def statistic_tables(
     statistics: Mapping[str, Statistic], display: Display, labels: TableLabels
 ) -> Iterator[Grid]:
-    """Return each table, followed by the numbers, where those with the same names share one table."""
+    """Return each table, followed by the numbers; numbers with the same names share one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
     report = labels.report
     for name, value in statistics.items():
@@ -429,7 +429,7 @@ class TensorTables:
 
         figure = draw(self.report, tensor_matrices, self.display)
         name = tensor_matrices[0].name
-        title = f"{name}: too wide for a table, so shown as a picture; --format json has it all"
+        title = f"{name}: too wide for a table, so shown as a picture; --format json has every number"
         return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
 
     def _vectors(self, matrix: Matrix) -> Grid:

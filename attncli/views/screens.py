@@ -65,7 +65,7 @@ MOST_ROWS, FIRST_ROWS = 10, 8  # The most rows that a matrix shows whole, and ho
 COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells for a token above a column, tried until all columns fit.
 CUT_WIDTH, CUT_LABEL = 7, 12  # Terminal cells for tokens if not all columns fit.
 LEAST_WIDTH = 6  # The minimum width of a column, including the gap before it.
-MANY_KEYS = 50  # From here on, weights are small enough to need one more decimal.
+MANY_KEYS = 50  # With this many keys, weights are small enough to need one more decimal.
 MOST_AT = ("most", "at")
 PLACE_NAMES = {"batch": "sequence"}
 PLURALS = {"query": "queries"}
@@ -270,7 +270,7 @@ def _weights(
             yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
             low, high = np.nanmin(first.values), np.nanmax(first.values)
             if high <= EVEN * low:
-                yield Paragraph(f"No block stands out: their means are {low:.1e} to {high:.1e}.", "line")
+                yield Paragraph(f"No block stands out: the means range from {low:.1e} to {high:.1e}.", "line")
             yield Paragraph("See --show weights for larger maps.", "note")
 
         yield Elastic(map_of, MAP_LINES, LEAST_ROWS, display.map_lines)

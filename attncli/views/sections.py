@@ -95,7 +95,7 @@ Section = Paragraph | NamedValues | Grid | Drawing
 
 
 LEAST_ROWS = LEAST_LINES = 3
-"""The usual least number of rows of a table and of lines of a drawing."""
+"""The default minimum number of rows in a table and of lines in a drawing."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from attncli.views.matrices import KEY_AXES, Matrix, axis_tokens, first_position
 
 NO_NUMBER = "-"
 NO_CELL = "/"
-"""No number in a map: hidden keys. A `·` is a blank in a token, and nothing else."""
+"""The mark of a map's cells without a number, such as hidden keys. A `·` only marks a space in a token."""
 WIDE = 1e7
 
 
@@ -176,7 +176,7 @@ def shortened(text: str, most: int | None) -> str:
 
 
 PIECE = re.compile(r" *(?:\d[\d.,:/]*|\S)")
-"""A number or one character of a word, after the blanks before it."""
+"""A number or one character of a word, with any spaces before it."""
 
 
 def shortened_text(text: str, most: int) -> str:
@@ -228,7 +228,7 @@ def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) ->
 
 
 MARKS = {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk"}
-"""Of the characters of Unicode the punctuation and signs, without pictures as `↵` is one."""
+"""The Unicode categories of punctuation and symbols, except the one of pictorial symbols like `↵`."""
 
 
 def token_in_line(text: str) -> str:
@@ -407,11 +407,11 @@ def nothing_to_draw(report: Report) -> str:
     steps = spec_class.steps_after(report.spec) if spec_class else ()
     others = [step for step in steps if not step.startswith("-")]
     hint = f": try attn {report.experiment} {others[0]}" if others else ": --format table shows its numbers"
-    return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
+    return f"this {report.experiment} report has no matrix or curve to draw{hint}"
 
 
 MOST_OF_TOKENS = 60
-"""Cells of a heading for tokens that stand for a text nobody gave."""
+"""The terminal cells for tokens in a heading of a report without a text."""
 
 
 def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
@@ -426,8 +426,8 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
-        return ""  # the picture, where the name is
-    if "sources" in report.statistics:  # its tokens are those of an answer
+        return ""  # the name is that of the picture
+    if "sources" in report.statistics:  # the report's tokens belong to an answer
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
     if not tokens:
@@ -598,7 +598,7 @@ def _named_setting(spec: Mapping[str, Any], key: str) -> str:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """Return the value of a setting with commands and tokens whole; outer spaces put tokens in quotes."""
+    """Return the value of a setting with whole commands and tokens; a token with outer spaces is quoted."""
     value = spec[key]
     if key in ("answer", "against") and isinstance(value, str):
         return repr(plain_text(value)) if value != value.strip() else plain_text(value)

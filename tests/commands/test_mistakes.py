@@ -275,7 +275,7 @@ def test_a_deleted_working_folder_is_one_line(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    line = "the working directory no longer exists (No such file or directory): cd to another one\n"
+    line = "the working directory no longer exists (No such file or directory): cd to another directory\n"
     assert attn(words) == (2, "", line)
     assert attn(["self", "--help"]).code == 0
 

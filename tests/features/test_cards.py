@@ -440,11 +440,11 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "no_card": (
         "FEATURE = 5\n",
-        "has no valid card: attn_no_card.feature:FEATURE is not an attncli.feature.Feature",
+        "its card is not valid: attn_no_card.feature:FEATURE is not an attncli.feature.Feature",
     ),
     "texts": (
         "from attncli.feature import Feature\n\nFEATURE = Feature(questions=('a',))\n",
-        "has no valid card: 'str' object has no attribute",
+        "its card is not valid: 'str' object has no attribute",
     ),
     "eager": ("import attncli.records.kinds\n", "a card and the __init__.py of its package may import only"),
 }

@@ -225,7 +225,7 @@ def test_rows_without_a_number_do_not_count_for_a_pattern(attn: Attn, tmp_path: 
 def test_a_short_text_with_special_tokens_is_noted(attn: Attn, tmp_path: Path, flags: list[str]) -> None:
     command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "cat", *flags]
     (said,) = [line for line in attn(command).out.splitlines() if line.startswith("S special tokens")]
-    assert "  3 rows only: use a longer text" in said
+    assert "  only 3 rows: use a longer text" in said
 
 
 def test_special_tokens_exclude_unknown_words(tmp_path: Path) -> None:

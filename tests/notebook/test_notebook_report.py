@@ -62,8 +62,8 @@ def test_a_cell_stays_below_what_a_server_passes_on(monkeypatch: pytest.MonkeyPa
     weights = random_weights(8, 8, 61, 61)
     report = attncli.NotebookReport.of(heads_report([f"w{i}" for i in range(61)], weights))
     whole = report._repr_html_()
-    assert "The maps are left out here" not in whole
+    assert "The maps are left out:" not in whole
     monkeypatch.setattr(notebook_report, "MAX_CELL_BYTES", len(whole) - 1)
     cell = report._repr_html_()
     assert len(cell) < len(whole) - 200_000
-    assert "The maps are left out here: with them this cell has 0." in cell
+    assert "The maps are left out: with them, this cell would have 0." in cell

@@ -197,7 +197,7 @@ def test_what_is_no_loaded_model_is_refused() -> None:
             "self",
             {"model": model, "tokenizer": tokenizer, "device": "cpu", "embed_dim": 8},
             [
-                "device: cannot be combined with a loaded model, which is there already",
+                "device: cannot be changed for a model that is already loaded: omit it",
                 "embed_dim: cannot be combined with model, which has its own",
             ],
         ),
@@ -230,7 +230,7 @@ def test_an_opened_model_is_asked_itself() -> None:
     lent = attncli.open_model(loaded, tokenizer).run("self", sentence=SENTENCE, layer=1, head=2)
     of_folder = attncli.run("self", model=SHIPPED, sentence=SENTENCE, layer=1, head=2)
     np.testing.assert_array_equal(lent.tensors["weights"].values, of_folder.tensors["weights"].values)
-    with pytest.raises(attncli.UserError, match="tokenizer: is that of the opened model"):
+    with pytest.raises(attncli.UserError, match="tokenizer: a model from open_model already has a tokenizer"):
         attncli.run("heads", model=opened, tokenizer=tokenizer, sentence=SENTENCE)
 
 

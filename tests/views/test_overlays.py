@@ -189,7 +189,7 @@ def test_a_damaged_picture_is_one_line(damage: str) -> None:
         "size": picture.png[:16] + (10**6).to_bytes(4) + picture.png[20:],
         "no picture": picture.png[:8],
     }[damage]
-    with pytest.raises(UserError, match=r"^disc\.png: its picture in the report is"):
+    with pytest.raises(UserError, match=r"^disc\.png: the picture in the report is"):
         grey(replace(picture, png=png), 5, 3)
 
 

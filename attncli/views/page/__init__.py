@@ -121,13 +121,13 @@ def _decimals(step: float) -> int:
 
 
 MOST_IN_MEMORY = 1 << 24
-"""Characters of the reports of a page, before they are in a file until the page is written."""
+"""The most characters of a page's reports kept in memory; more are in a file until the page is written."""
 # Beyond these limits, a page takes too long to open; it names what was left out.
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
 MAX_ROWS = 2000
 PART_NAMES = "part_names"
-"""The names along an axis, which the page shows with its numbers."""
+"""The statistic with the names along an axis, which the page shows with the numbers."""
 
 # Characters that end a script's text or begin markup in it; JSON reads their escapes as the same text.
 ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -312,12 +312,12 @@ STYLES = (
     "charts.css",
 )
 LAYOUT = "layout.css"
-"""The last one, behind those of blocks."""
+"""The last style sheet, which follows those of blocks."""
 REPORTS = "<!-- reports -->\n"
 ASKING = "<!-- asking -->\n"
-"""Where a page has what asks; a file asks nothing."""
+"""The place of the form of a served page; a page in a file has no form."""
 ABOVE, BELOW = "<!-- blocks above -->\n", "<!-- blocks below -->\n"
-"""Where the page has the sections of blocks."""
+"""The places of the sections of blocks."""
 
 
 def _source(name: str) -> str:
@@ -357,7 +357,7 @@ class Shell(NamedTuple):
 def page_shell(
     blocks: Sequence[PageBlock], script: str, style: str, *, asking: str = "", also: str = ""
 ) -> Shell:
-    """Return the page with sections for blocks, and `asking` above the reports; `also` extends its policy."""
+    """Return the page with sections for blocks, and `asking` above the reports; `also` extends the policy."""
     policy = _content_security_policy(script, style, also)
     page = _source("page.html").replace("<!-- policy -->", policy).replace(ASKING, asking)
     for mark, is_above in ((ABOVE, True), (BELOW, False)):

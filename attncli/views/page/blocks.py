@@ -62,12 +62,12 @@ def blocks_of(kind: type[Result]) -> list[PageBlock]:
 
 SOURCES = files("attncli.views.page")
 SHARED = "attn/"
-"""The address of a module of the page itself begins with it: `attn/parts/elements.js`."""
+"""The prefix of the addresses of the page's own modules, like `attn/parts/elements.js`."""
 # A module's imports and exports as written in its source: each on its own line, under its own name.
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
 OF_FILE = "attn/page/file.js"
-"""The module that begins a page from a file."""
+"""The entry point of a page in a file."""
 
 
 def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, str]:

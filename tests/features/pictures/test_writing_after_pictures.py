@@ -221,7 +221,7 @@ def test_each_word_of_a_caption_looks_at_the_picture(captioner: Path, attn: Attn
     assert kinds == {"encoder", "decoder", "cross"}
     screen = attn(asked(captioner, "heads", "abc")).out
     assert "--from" not in screen.splitlines()[-1], "a word looks, not a patch"
-    assert "4 rows only" in screen and "use a longer text" not in screen
+    assert "only 4 rows" in screen and "use a longer text" not in screen
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_it_fits_a_small_terminal() -> None:
 
 def test_tokens_without_names_have_no_copies() -> None:
     lines = shown(recorded(), width=100).splitlines()
-    assert any("induction" in line and "tokens without names: --tokens FILE" in line for line in lines)
+    assert any("induction" in line and "token names unknown: use --tokens FILE" in line for line in lines)
 
 
 @pytest.mark.nightly

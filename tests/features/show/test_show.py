@@ -247,7 +247,7 @@ def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:
     refused = attn(["pitfalls", "-o", "x.png"])
     assert refused.code == 2 and not Path("x.png").exists()
     assert refused.err == (
-        "--format png: this report of pitfalls has no matrix and no curve to draw: try attn pitfalls late-mask\n"
+        "--format png: this pitfalls report has no matrix or curve to draw: try attn pitfalls late-mask\n"
     )
     assert attn(["pitfalls", "late-mask", "-o", "x.png"]).code == 0
 

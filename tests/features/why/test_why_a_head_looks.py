@@ -104,6 +104,6 @@ def test_with_an_answer_the_head_is_split_by_tokens_as_before(attn: Attn) -> Non
 
 
 def test_a_picture_of_a_score_is_refused_with_what_shows_it(attn: Attn, tmp_path: Path) -> None:
-    error = "this report of why has no matrix and no curve to draw: --format table shows its numbers"
+    error = "this why report has no matrix or curve to draw: --format table shows its numbers"
     ended = attn(["why", "to be or not to b", "--head", "1:2", "-o", str(tmp_path / "why.png")])
     assert (ended.code, ended.err) == (2, f"--format png: {error}\n")

@@ -130,7 +130,7 @@ def test_a_token_that_is_not_there_ranks_nothing(opened: Opened) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
     page.fill("#to", "dog")
     page.keyboard.press("Tab")
-    assert page.locator("#to").evaluate("input => input.validationMessage") == "no token of the text: dog"
+    assert page.locator("#to").evaluate("input => input.validationMessage") == "The text has no token dog"
     assert page.input_value("#sort") == "" and set(captions(page).values()) == {""}
     page.fill("#to", "street")
     page.keyboard.press("Tab")

@@ -52,11 +52,14 @@ def test_columns_stand_below_each_other_and_have_their_names_once() -> None:
 
 def test_pictures_without_a_row_are_counted() -> None:
     report = several_pictures((2, 2), (2, 2), num_pictures=1500)
-    assert "The first 2 of 1,500 pictures." in [text.get_text() for text in draw(report, Display()).texts]
-    assert "Not shown: 1,499 pictures. --show weights or -o page.html has the first 2 pictures" in " ".join(
-        shown("table", [report], height=24, width=80).split()
+    assert "Only the first 2 of 1,500 pictures are shown." in [
+        text.get_text() for text in draw(report, Display()).texts
+    ]
+    assert (
+        "Not shown: 1,499 pictures. See --show weights or -o page.html for the first 2 pictures"
+        in " ".join(shown("table", [report], height=24, width=80).split())
     )
-    assert "The first 2 of 1,500 pictures." in " ".join(shown("heatmap", [report]).split())
+    assert "Only the first 2 of 1,500 pictures are shown." in " ".join(shown("heatmap", [report]).split())
 
 
 LONG = "a-very-long-name-" * 14 + ".png"

@@ -492,9 +492,7 @@ def test_letters_go_to_the_layout_that_fits(
     lines = letter_lines(heads, Display(width=size[0], height=24), size[1])
     assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
     if left_out:
-        assert lines[-1].startswith(left_out) and lines[-1].endswith(
-            "--show all or -o page.html has every head."
-        )
+        assert lines[-1].startswith(left_out) and lines[-1].endswith("See --show all or -o page.html.")
     else:
         assert sum(line.count("I") for line in lines) == num_layers * num_heads
 
@@ -539,7 +537,7 @@ def test_a_map_of_one_colour_says_so_in_words() -> None:
     tensor = report.tensors["pooled_mean"]
     even = NamedTensor(tensor.axes, np.full_like(tensor.values, 1 / 300))
     text = shown("table", [replace(report, tensors={"pooled_mean": even})])
-    assert "No block stands out: their means are 3.3e-03 to 3.3e-03." in text
+    assert "No block stands out: the means range from 3.3e-03 to 3.3e-03." in text
     assert "block means (query block × key block)" in text
     assert "No block stands out" not in shown("table", [report])
 

@@ -27,7 +27,7 @@ function seek() {
     return chosen.sought.to.length && chosen.askWeight(chosen.sought);
   for (const [each, axis] of Object.entries(axes)) {
     const missing = chosen.sought[each].filter((name) => !placesOf([name], axis).length);
-    byId(each).setCustomValidity(missing.length ? `no token of the text: ${missing.join(" ")}` : "");
+    byId(each).setCustomValidity(missing.length ? `The text has no token ${missing.join(" or ")}` : "");
     byId(each).reportValidity();
   }
   return sortBy(soughtRanking() ? "sought" : chosen.sort === "sought" ? "" : chosen.sort);

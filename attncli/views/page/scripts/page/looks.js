@@ -12,8 +12,8 @@ import { largestIn, weightText } from "../values/numbers.js";
 const PIXELS = { small: 56, medium: 112, large: 230 };
 const MANY = 24;
 const ONE_QUERY = {
-  tokens: "This page has only the weights from this token; attn self --head LAYER:HEAD has every patch of one head",
-  context_tokens: "This page has only these weights; attn cross --head LAYER:HEAD has every word of one head",
+  tokens: "This page has only the weights from this token; attn self --head LAYER:HEAD shows one head from every patch",
+  context_tokens: "This page has only these weights; attn cross --head LAYER:HEAD shows one head from every word",
 };
 
 let picture = null;

@@ -57,9 +57,9 @@ export function noteOf(shown) {
   if (shown.marks) notes.push(shown.marks_note);
   if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
   if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
-    notes.push(`In full: ${[...chosen.report.full.keys()].join(", ")} (framed in the overview).`);
+    notes.push(`Shown in full: ${[...chosen.report.full.keys()].join(", ")} (framed in the overview).`);
   }
-  if (shown.decimals < 4) notes.push(`Numbers are kept to ${shown.decimals} decimals here.`);
+  if (shown.decimals < 4) notes.push(`Numbers on this page have ${shown.decimals} decimals.`);
   return notes.join(" ");
 }
 
@@ -81,7 +81,7 @@ export function showNotes(report) {
   byId("finding").textContent = finding ?? "";
   const lines = [
     ...report.notes,
-    ...left_out.map((text) => `Left out of this page: ${text}; json and csv have every number.`),
+    ...left_out.map((text) => `Left out of this page: ${text}; JSON and CSV files have every number.`),
   ];
   const list = make("dl", { class: "statistics" });
   for (const [name, value] of [...Object.entries(settings), ...Object.entries(environment)]) {

@@ -30,7 +30,7 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
     viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`,
     preserveAspectRatio: "none",
     role: "img",
-    "aria-label": `${title}, from ${rangeEnds(low, high).join(" to ")}; arrow keys read it`,
+    "aria-label": `${title}, from ${rangeEnds(low, high).join(" to ")}; arrow keys read the values`,
     tabindex: "0",
   });
   for (const tick of vertical.ticks)

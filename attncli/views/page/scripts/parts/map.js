@@ -48,7 +48,7 @@ export class MatrixMap {
     const size = `${matrix.rows} × ${matrix.columns}`;
     this.cells.setAttribute(
       "aria-label",
-      `Map of ${matrix.title}, ${size}; arrow keys look at a cell, Enter keeps it`,
+      `Map of ${matrix.title}, ${size}; arrow keys move to a cell, Enter selects it`,
     );
     this.pixels = paint(this.canvas, matrix.values, matrix.columns, matrix.shading, matrix.skip);
     this.mark(null, null);

@@ -135,7 +135,7 @@ export class PictureView {
     this.stage.style.maxWidth = `${(LARGEST_STAGE * picture.width) / picture.height}px`;
     this.stage.setAttribute(
       "aria-label",
-      `Picture ${picture.name}: arrow keys look at a patch${isChoice ? ", Enter looks from it" : ""}`,
+      `Picture ${picture.name}: arrow keys move to a patch${isChoice ? ", Enter selects it as the query" : ""}`,
     );
     this.about.textContent = [picture.about, note].filter(Boolean).join(". ");
     // The padding of a sound is hundreds of tokens.

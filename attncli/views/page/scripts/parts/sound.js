@@ -105,7 +105,7 @@ export async function showSound(container, report) {
     container.append(stage);
   }
   if (source) container.append(audio);
-  else container.append(make("p", { class: "quiet", text: `${picture.name} is too large for the page, or was not kept: it does not play here.` }));
+  else container.append(make("p", { class: "quiet", text: `${picture.name} cannot be played here: it is too large for the page, or the report does not contain it.` }));
   container.append(list);
   playing = { audio, until: Infinity };
 }
