@@ -360,9 +360,9 @@ def _command(name: str) -> Any:
 
 
 class LazyGroup(TyperGroup):
-    """The commands by name and summary, each of which is imported when it is called.
+    """The commands, by name and summary. A command is imported only when it is called.
 
-    An unknown command is an error with a suggestion.
+    An unknown name raises an error with a suggestion.
     """
 
     def __init__(self, **attributes: Any) -> None:

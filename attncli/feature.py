@@ -48,14 +48,14 @@ SWITCH = "ATTN_OFF"
 class Question(NamedTuple):
     """A command; if it has a Spec, also an experiment of config files.
 
-    `summary` and `group` are its row in `attn --help`. `spec` is the place of the class of its settings,
-    `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
-    `command` is the place of the function that makes the command from its name and summary (default: the
-    fields of the Spec become flags). `synonyms` are its names in other tools, separated by spaces. `opens`
-    maps each flag that takes a file (an empty name means the argument) to the suffixes that it reads,
-    separated by spaces (`/` means a folder).
+    `summary` and `group` are its row in `attn --help`. `spec` is the place of its settings class. `page` is
+    the place of the page that runs it (default: PAGE beside the Spec), and `model_page` that of the page that
+    runs it with a model. `command` is the place of the function that makes the command from its name and
+    summary (by default, the fields of the Spec become flags). `synonyms` are its names in other tools,
+    separated by spaces. `opens` maps each flag that takes a file (an empty name means the argument) to the
+    suffixes that the flag accepts, separated by spaces (`/` means a folder).
 
-    With `form_of`, the name of a command, it is a form of that command: if all settings in `asked_by`,
+    `form_of` is the name of a command that has this question as a form: if all settings in `asked_by`,
     separated by spaces, are given, the command uses this Spec and this page. The fields of every form are
     flags of the command.
     """
@@ -79,7 +79,7 @@ class ReadingKind(NamedTuple):
     `setting` is the setting that names the file. `spec` is the place of the class that declares it, which
     extends attncli.settings.readings.FileSpec. `opener` is the place of an attncli.models.openers.Opener.
     `suffixes` identify such files in a folder or a list, `inputs` gives the names of a model's inputs, and
-    `reader` describes a model that can read them, as in `one that reads pictures`. With `on_grid`, tokens
+    `reader` describes a model that can read them, like `one that reads pictures`. With `on_grid`, tokens
     have neighbours on all sides and no order. With `in_time`, each token begins at a time in seconds. With
     `is_transcribed`, a model with a decoder writes the words of the file.
     """
@@ -99,7 +99,7 @@ class View(NamedTuple):
     """An output format for reports, and the suffixes of its files.
 
     `write` is the place of a function `write(reports, stream, display)`, which writes reports as they arrive.
-    `extra` is the extra of attn that it needs, and a package of that extra. `one_report`: a file holds a
+    `extra` names the extra of attn that it needs, and one package of that extra. `one_report`: a file holds a
     single report. `writes_bytes`: the stream takes bytes instead of text. `draws`: it shows what every head
     of a model looks at. `whole`: it holds every part of a report, so that `--show` is refused.
     `spells_tokens`: it receives tokens as the model's vocabulary spells them. `one_table`: it holds the
@@ -127,7 +127,7 @@ class View(NamedTuple):
 class LayerSource(NamedTuple):
     """A source of layers for modules that mix tokens without a softmax.
 
-    `capture` is the place of a function that takes such modules, an attncli.models.layer_sources.Capture.
+    `capture` is the place of an attncli.models.layer_sources.Capture, a function that takes such modules.
     `mixers` maps attn's name of each kind of mixer that it supports to a regular expression for class names
     in transformers, which is empty if attn knows the classes.
     """
@@ -140,7 +140,7 @@ class Feature(NamedTuple):
     """A card: the parts that a feature adds to attn.
 
     questions: the commands.
-    results: the place of the class of each kind of result, by the kind's name in saved reports. The kinds of
+    results: the place of each result class, by the name of its kind in saved reports. The kinds of
         a command begin with its name: `spread`, `spread of texts`.
     screens: the place of a result class's first screen, by the place of the class.
     page: the place of a block of the page for a class of results, an attncli.views.page.blocks.PageBlock, by
@@ -154,15 +154,15 @@ class Feature(NamedTuple):
         makes its layers.
     readings: the kinds of files that models read besides texts, by their name in messages. A question whose
         Spec reads that kind has the kind's settings.
-    needs: the features that this one imports. It is switched off if any of them is.
+    needs: the features that this feature imports. If one of them is switched off, so is this feature.
     extras: the extras of attn that the functions need.
     lessons: the feature's lessons, Markdown files called `NN-name.md`. A lesson is listed if all its commands
         are available.
     docs: the feature's page in docs/.
-    papers: the ids of papers, separated by spaces, by what they are cited for: a kind of results, a statistic
-        of a row, a table or column, a setting, or `name=value` for a value of a setting or in a column.
-        Tables, columns and settings are those of reports of the card's kinds, or of any report if the card
-        has no kinds.
+    papers: the ids of papers, separated by spaces, by the item that cites them: a kind of results, a
+        statistic of a row, a table or column, a setting, or `name=value` for a value of a setting or in a
+        column. Tables, columns and settings are those of reports of the card's kinds, or of any report if the
+        card has no kinds.
     bibliography: a BibTeX file with the papers that attncli/data/papers.bib lacks.
     """
 

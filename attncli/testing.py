@@ -66,9 +66,9 @@ class Process(NamedTuple):
     """A finished attn process: its commands, and the feature as that process saw it.
 
     `modules` are the modules that the commands imported; `card_module` is the card's module, which is empty
-    if no package has the feature. `kinds` are the kinds of results on the card, and whether they have a first
-    screen; `functions` are its functions, and whether they can be imported; both are empty if the feature is
-    off. `public` holds the names in `attncli`.
+    if no package has the feature. `kinds` maps each kind of results on the card to True if the kind has a
+    first screen; `functions` maps each function to True if the function can be imported; both are empty if
+    the feature is off. `public` holds the names in `attncli`.
     """
 
     ended: list[Ended]

@@ -357,9 +357,9 @@ NumRows = Callable[[Report, Display], int]
 class Ranked(Element):
     """The first rows of a table of the result, in its order: `usual` rows, or as many as fit a terminal.
 
-    `rows` is the field of the result, `title` the title for the number of rows shown. If the table `is_cut`,
-    columns that do not fit are left out; otherwise, they wrap into groups. `left_out` makes a line about what
-    is not shown.
+    `rows` is the field of the result, and `title` makes the title from the number of rows shown. If the table
+    `is_cut`, columns that do not fit are left out; otherwise, they wrap into groups. `left_out` makes a line
+    about what is not shown.
     """
 
     rows: str
@@ -426,7 +426,7 @@ class FirstRows(Element):
 
 @dataclass(frozen=True)
 class HeadGrids(Element):
-    """One digit per head for each tensor by layer and head; none if `highest` lines are too few.
+    """One digit per head for each tensor by layer and head, if the grids take at most `highest` lines.
 
     Heads are sorted by `by`. With `has_numbers`, numbers replace the digits if each layer has its own line.
     """
