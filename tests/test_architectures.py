@@ -1,4 +1,4 @@
-"""What `attn` says about each class of architecture, against transformers' own eager attention."""
+"""The numbers of each class of architecture against the eager attention of transformers."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE, SE
 
 
 @pytest.mark.parametrize("name", some_seldom(SAMPLE, SELDOM))
-def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
+def test_a_model_is_measured_correctly_or_refused_with_a_reason(name: str, tmp_path: Path) -> None:
     """`python -m tools.architecture_sweep FILE` does the same for every architecture there is."""
     result = check(name, tmp_path / "model", predicting=False)
     assert not result.wrong, "\n".join(result.wrong)
@@ -22,7 +22,7 @@ def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", some_seldom(PREDICTING, SELDOM_PREDICTING))
-def test_what_a_model_writes_and_loses_without_a_head(name: str, tmp_path: Path) -> None:
+def test_text_and_loss_without_a_head(name: str, tmp_path: Path) -> None:
     """One run on the whole sequence; hooks that zero what W_O reads of a head; the model's own logits."""
     outcomes = check_predicting(name, tmp_path / "model")
     wrong = [line for outcome in outcomes.values() for line in outcome.wrong]

@@ -1,4 +1,4 @@
-"""The arrows between the rooms, from the import statements of the source and the modules its tables name."""
+"""The arrows between the rooms, checked by import statements and by the modules that tables name."""
 
 import ast
 from functools import cache
@@ -149,8 +149,8 @@ MEASURED_BY_QUESTIONS = {
 }
 
 
-def test_questions_ask_the_library_and_measure_nothing_themselves() -> None:
-    """What is read comes of models, what is measured of it of the library, as for a user of Python."""
+def test_questions_call_the_library_and_measure_nothing_themselves() -> None:
+    """Readings come from models and measurements from the library, as for a user of Python."""
     by_questions, by_commands = set(), set()
     for path, modules in imports().items():
         measured = {name.split(".")[2] for name in modules if name.startswith("attncli.measure.")} - FUNCTIONS
@@ -170,7 +170,7 @@ def test_tables_name_modules_along_the_arrows() -> None:
             assert ours <= ARROWS[room] | {room}, path
 
 
-def test_only_tables_import_by_a_text() -> None:
+def test_only_tables_import_by_name() -> None:
     files, imports_by_text = set(), 0
     for path in SOURCES:
         for node in nodes_of(path):
@@ -190,7 +190,7 @@ def test_the_library_knows_neither_settings_nor_words_for_people() -> None:
         assert not is_library or not {"pydantic", "rich", "typer"} & packages(path), path
 
 
-def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
+def test_only_explanations_of_the_toys_know_reports() -> None:
     knowing = [
         path.stem
         for path, modules in imports().items()
@@ -224,7 +224,7 @@ ORDINARY_WORDS = {
 """Names of features that are also kinds of attention, axes, keys, or words of messages."""
 
 
-def test_few_texts_of_the_kernel_are_names_of_features() -> None:
+def test_few_strings_of_the_kernel_are_names_of_features() -> None:
     """Nor of their commands, functions and kinds of results; none is a place in a folder of a feature."""
     cards = FEATURES.values()
     names = {*FEATURES, *(question.name for card in cards for question in card.questions)}
@@ -273,7 +273,7 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
         assert not {"starlette", "uvicorn"} & modules or path.parent.name == "serve", path
 
 
-def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:
+def test_settings_and_views_know_only_the_names_of_measurements() -> None:
     for path, modules in imports().items():
         of_core = {name for name in modules if name.count(".") == 2 and name.startswith("attncli.core.")}
         assert of_core <= NAMES or room_of(path) not in ("records", "settings", "views"), path
@@ -292,4 +292,4 @@ def test_no_two_files_import_each_other() -> None:
     while free := [name for name, needed in before.items() if not needed & before.keys()]:
         for name in free:
             del before[name]
-    assert not before, "these import each other, or what does"
+    assert not before, "circular imports"

@@ -1,4 +1,4 @@
-"""What earlier releases wrote is opened, shown and computed again as docs/compatibility.md promises."""
+"""Files of earlier releases are opened, shown and computed again, as docs/compatibility.md promises."""
 
 import copy
 import csv
@@ -128,7 +128,7 @@ def values_computed_again(attn: Attn, folder: Path) -> dict[tuple[int, str], flo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_old_store_is_upgraded_summarised_exported_and_gone_on_with(
+def test_an_old_store_is_upgraded_summarised_exported_and_resumed(
     store: Path, version: str, attn: Attn, tmp_path: Path
 ) -> None:
     results = attn(["results", str(store), "--group-by", "causal"])

@@ -1,4 +1,4 @@
-"""docs/architectures.md says what the code does."""
+"""docs/architectures.md agrees with the code."""
 
 import re
 import runpy
@@ -9,7 +9,7 @@ FIGURE = re.compile(r"\d\.\de[+-]\d\d")
 
 
 def test_the_table_of_architectures_is_fresh() -> None:
-    """Where this fails: python tools/model_table.py. The last digits of a difference are the machine's."""
+    """To update: python tools/model_table.py. The last digits of a difference depend on the machine."""
     tool = runpy.run_path(str(ROOT / "tools" / "model_table.py"))
     page = (ROOT / "docs" / "architectures.md").read_text()
     refreshed = tool["refreshed"](page)

@@ -1,4 +1,4 @@
-"""Every command's tensors live on one device: what CUDA refuses is refused here, where none is."""
+"""All tensors of a command are on one device, checked without CUDA by a device that refuses to mix."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("experiment", "settings"), SETTINGS, ids=lambda value: str(value)[:60])
-def test_an_experiment_is_the_same_on_one_other_device(
+def test_an_experiment_gives_the_same_numbers_on_another_device(
     experiment: str, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run(experiment, **settings, device="cpu")
@@ -61,7 +61,7 @@ MODELS = ["BERT", "GPT-2", "Llama", "Mistral", "Gemma 2", "T5", "BART", "ModernB
 
 
 @pytest.mark.parametrize("architecture", some_seldom(MODELS, ["Mistral", "BART"]))
-def test_a_model_is_looked_into_on_one_device(
+def test_a_model_is_measured_on_one_device(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(save_model(tmp_path, architecture))
@@ -91,12 +91,11 @@ def specs_of(experiment: str, device: str, **settings: object) -> list[Spec]:
     [
         ("self", {}),
         ("multihead", {"causal": True}),
-        ("average", {}),
         ("heads", {}),
         ("self", {"model": TINY}),
     ],
 )
-def test_texts_together_live_on_one_device(
+def test_a_batch_of_texts_is_on_one_device(
     experiment: str, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_together(specs_of(experiment, "cpu", **settings))
@@ -128,7 +127,7 @@ def test_statistics_stay_on_the_device_of_the_query(
             )
 
 
-def test_a_tensor_that_is_left_on_the_cpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_left_on_the_cpu_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def positions(self: Visibility, queries: slice, device: torch.device) -> torch.Tensor:
         return torch.arange(queries.start + self.shift, queries.stop + self.shift)
 
@@ -138,7 +137,7 @@ def test_a_tensor_that_is_left_on_the_cpu_is_seen(monkeypatch: pytest.MonkeyPatc
         run("self", causal=True, device="cuda")
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_an_unavailable_device_is_refused() -> None:
     if torch.cuda.is_available():
         assert run("self", device="cuda").tensors
     else:

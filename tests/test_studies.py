@@ -1,4 +1,4 @@
-"""The studies of docs/studies/: what they read, and that a rerun gives the numbers of their pages."""
+"""The studies in docs/studies/: their texts, and reruns that give the numbers on their pages."""
 
 import json
 from collections import Counter
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from scipy.stats import mannwhitneyu
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,6 +34,23 @@ def test_each_kind_has_forty_texts(kind: str) -> None:
             assert words[:28] == words[28:]
 
 
+@pytest.mark.parametrize("family", ["override", "impersonation", "hidden", "third_party", "fake_turn"])
+def test_injected_prompts_have_pairs_of_equal_length(family: str) -> None:
+    """Length does not distinguish the injected prompts: its AUROC is between 0.4 and 0.6."""
+    lines = [json.loads(line) for line in (STUDIES / "injections.jsonl").read_text().splitlines()]
+    prompts = [line for line in lines if line["family"] == family]
+    pairs = Counter((prompt["pair"], prompt["instruction"], prompt["kind"]) for prompt in prompts)
+    assert len(pairs) == 40 and {*pairs.values()} == {2} and len({line["document"] for line in lines}) == 400
+    assert all(each["prompt"] == f"{each['instruction']}\n\n{each['document']}" for each in prompts)
+    for length in (len, lambda text: len(text.split())):
+        injected, plain = (
+            [length(prompt["prompt"]) for prompt in prompts if prompt["injected"] is label]
+            for label in (True, False)
+        )
+        assert len(injected) == len(plain) == 40
+        assert 0.4 <= mannwhitneyu(injected, plain).statistic / 40**2 <= 0.6
+
+
 def test_prompts_are_those_of_the_tool_and_balanced() -> None:
     for name, lines in indirect_object_prompts.files().items():
         assert [json.loads(line) for line in (INDIRECT / name).read_text().splitlines()] == [*lines]
@@ -51,7 +69,7 @@ def test_prompts_are_those_of_the_tool_and_balanced() -> None:
         assert names == {io, s} and len({*other} & {io, s}) == 0
 
 
-def test_the_page_has_the_numbers_that_are_kept() -> None:
+def test_the_page_has_the_stored_numbers() -> None:
     study = study_indirect_objects.read(INDIRECT / "results.csv")
     page = (STUDIES / "indirect-objects.md").read_text()
     for table in study_indirect_objects.tables(study):
@@ -60,7 +78,7 @@ def test_the_page_has_the_numbers_that_are_kept() -> None:
         assert sentence in " ".join(page.split())
 
 
-def test_heads_that_were_confirmed_are_those_that_were_found() -> None:
+def test_the_confirmed_heads_are_those_that_were_found() -> None:
     study = study_indirect_objects.read(INDIRECT / "results.csv")
     heads = sorted(study_indirect_objects.heads_beyond(study, "find", "logit_difference"))
     steps = yaml.safe_load((STUDIES / "indirect-objects-swaps.yaml").read_text())["steps"]
@@ -71,7 +89,7 @@ def test_heads_that_were_confirmed_are_those_that_were_found() -> None:
 
 
 @pytest.mark.nightly
-def test_prompts_rerun_and_by_transformers_alone_give_the_kept_numbers() -> None:
+def test_reruns_by_attn_and_by_transformers_give_the_stored_numbers() -> None:
     """Differences, a swapped head and what a head adds, on four prompts, by hooks on the eager model."""
     study = study_indirect_objects.read(INDIRECT / "results.csv")
     kept = study.texts()

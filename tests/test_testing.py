@@ -1,4 +1,4 @@
-"""`attncli.testing` on the template of docs/plugins.md, and on packages that break a rule."""
+"""`attncli.testing` with the template of docs/plugins.md, and with packages that break a rule."""
 
 import os
 import re
@@ -81,7 +81,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("question", "heads[: spec.top]", "None", "attn reach to be or not to be: its CSV file has no row"),
     ],
 )
-def test_what_breaks_a_rule_is_named(
+def test_a_broken_rule_is_named(
     module: str, before: str, after: str, error: str, package: Path, tmp_path: Path
 ) -> None:
     file = package / f"{module}.py"

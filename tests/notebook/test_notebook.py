@@ -1,4 +1,4 @@
-"""docs/notebook.ipynb as Jupyter runs it, and its cells in a real Chromium: offline, in their own frames."""
+"""docs/notebook.ipynb run by Jupyter, and its cells in Chromium: offline, each in a frame."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ ESCAPES = "<script>parent.document.title='taken'</script>"
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The notebook with its outputs; a cell that fails ends this."""
+    """The notebook with its outputs; a failing cell is an error."""
     folder = tmp_path_factory.mktemp("jupyter")
     places = {name: str(folder) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR")}
     done = subprocess.run(
@@ -46,13 +46,13 @@ def outputs(notebook: Any, kind: str) -> list[Any]:
     return [output for cell in cells for output in cell.outputs if output.output_type == kind]
 
 
-def test_the_notebook_stands_without_outputs() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     notebook = nbformat.read(NOTEBOOK, 4)
     nbformat.validate(notebook)
     assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_cells_show_a_page_and_as_text_the_first_screen(executed: Any) -> None:
+def test_cells_show_a_page_and_the_first_screen_as_text(executed: Any) -> None:
     shown = [output.data for output in outputs(executed, "execute_result")]
     assert [set(data) for data in shown] == [{"text/html", "text/plain"}] * 5
     *tables, first, second, third = shown
@@ -72,9 +72,8 @@ def cells_page(*cells: str) -> str:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_cells_are_drawn_in_frames_of_their_own(
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+def test_each_cell_is_drawn_in_a_frame(
     executed: Any,
     browser: Any,  # noqa: F811
     width: int,
@@ -119,7 +118,7 @@ def test_cells_are_drawn_in_frames_of_their_own(
 GROWS = """<!doctype html><body>{cell}<script>
 new ResizeObserver(() => parent.postMessage(document.body.offsetHeight + 16, "*")).observe(document.body);
 </script>"""
-"""What Colab makes of an output: a frame of another origin, as high as what is in it."""
+"""An output in Colab: a frame of another origin, as high as its content."""
 
 
 class SanitisedByNbconvert(HTMLParser):
@@ -144,8 +143,8 @@ class SanitisedByNbconvert(HTMLParser):
 
 
 @pytest.mark.parametrize("rule", [".lm-Widget.lm-mod-hidden", ".hidden"])
-def test_what_nbconvert_sanitises_is_the_first_screen_alone(browser: Any, rule: str) -> None:  # noqa: F811
-    """Its templates lab and classic have these rules; a notebook that is trusted may have them, too."""
+def test_nbconvert_sanitises_a_cell_to_its_first_screen(browser: Any, rule: str) -> None:  # noqa: F811
+    """The templates lab and classic have these rules, which a trusted notebook may have, too."""
     report = attncli.run("self", sentence=f"{ESCAPES} sat", tokenizer="whitespace")
     style = f"<style>{rule} {{ display: none !important }}</style>"
     page = browser.new_page()
@@ -160,7 +159,7 @@ def test_what_nbconvert_sanitises_is_the_first_screen_alone(browser: Any, rule: 
 
 @pytest.mark.nightly
 def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:  # noqa: F811
-    """And two outputs are two frames; imitated, since Colab is not to be had here."""
+    """Two outputs in two frames that imitate Colab."""
     cells = [attncli.run("self", sentence=text)._repr_html_() for text in ("the cat", "a dog sat")]
     frames = [
         f'<iframe sandbox="allow-scripts" style="width: 100%; height: 40px" '
@@ -187,8 +186,8 @@ def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:
     page.close()
 
 
-def test_where_a_frame_blocks_scripts_a_line_says_so(browser: Any) -> None:  # noqa: F811
-    """By a policy of what is around it, as mail and some viewers of notebooks have."""
+def test_a_line_explains_a_frame_that_blocks_scripts(browser: Any) -> None:  # noqa: F811
+    """Mail programs and some notebook viewers have such a policy."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = browser.new_page()

@@ -1,5 +1,6 @@
-"""A report that shows itself: its first screen as text, its page in a frame as HTML."""
+"""Reports in notebooks: the first screen as text, and the page in a frame as HTML."""
 
+import json
 from html import unescape
 from html.parser import HTMLParser
 
@@ -14,15 +15,19 @@ from tests.views.page.pages import heads_report, page_of, random_weights
 
 
 @pytest.mark.parametrize("experiment", SPECS)
-def test_text_is_the_first_screen(experiment: str, attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_that_of_the_command_and_its_text_the_first_screen(
+    experiment: str, attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    maps = ["--maps", "self"] if experiment == "heads" else []
-    screen = attn([experiment, *maps]).out
-    assert f"{attncli.run(experiment)}\n" == screen  # and not the numbers of a dataclass
+    drawn = SPECS[experiment].drawn_maps
+    command = [experiment, "--seed", "7", *([] if drawn is None else ["--maps", drawn])]
+    report = attncli.run(experiment, seed=7)
+    assert json.loads(json.dumps(report.to_data())) == json.loads(attn([*command, "--format", "json"]).out)
+    assert f"{report}\n" == attn(command).out
 
 
 class Sanitised(HTMLParser):
-    """The text that is left where frames and styles are removed, as JupyterLab does of notebooks by mail."""
+    """The text left without frames and styles, which JupyterLab removes from untrusted notebooks."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -58,7 +63,7 @@ def test_html_is_the_page_in_a_frame() -> None:
     assert unescape(page) == report.to_html() == page_of(Report(**vars(report)))
 
 
-def test_a_cell_stays_below_what_a_server_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_stays_below_the_limit_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = random_weights(8, 8, 61, 61)
     report = attncli.NotebookReport.of(heads_report([f"w{i}" for i in range(61)], weights))
     whole = report._repr_html_()

@@ -1,4 +1,4 @@
-"""Results of the library, as a prompt and a notebook show them."""
+"""Results of the library at a prompt and in a notebook."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ TINY = str(ROOT / "attncli" / "data" / "tiny-induction")
 
 
 def test_a_survey_shows_itself_as_a_small_table() -> None:
-    """In a notebook and at a prompt; a name with markup in it is text."""
+    """Markup in a name is shown as text."""
     survey = attncli.survey(TINY, "abcabc")
     lines = repr(survey).splitlines()
     assert lines[0].startswith("HeadSurvey: 8 rows in .heads") and len(lines) == 2 + 8

@@ -1,4 +1,4 @@
-"""The calls from Python against the command line, and a loaded model against its folder."""
+"""Calls from Python compared with the command line, and loaded models compared with their folders."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 import attncli
 from attncli.settings import SPECS
 from attncli.settings.heads import HeadsSpec
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model, save_tokenizer
 from tools.tiny_architectures import ARCHITECTURES
 
@@ -32,15 +32,7 @@ def as_json(report: attncli.Report) -> Any:
     return json.loads(json.dumps(report.to_data()))
 
 
-@pytest.mark.parametrize("experiment", SPECS)
-def test_a_report_is_that_of_the_command(experiment: str, attn: Attn) -> None:
-    drawn = SPECS[experiment].drawn_maps
-    maps = [] if drawn is None else ["--maps", drawn]
-    ended = attn([experiment, "--seed", "7", *maps, "--format", "json"])
-    assert as_json(attncli.run(experiment, seed=7)) == json.loads(ended.out)
-
-
-def test_settings_are_keywords(attn: Attn, tmp_path: Path) -> None:
+def test_settings_are_keyword_arguments(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one two three")
     ended = attn(
         [
@@ -61,7 +53,7 @@ def test_settings_are_keywords(attn: Attn, tmp_path: Path) -> None:
     assert as_json(report) == json.loads(ended.out)
 
 
-def test_every_mistake_is_in_one_exception() -> None:
+def test_one_exception_holds_every_mistake() -> None:
     with pytest.raises(attncli.UserError) as raised:
         attncli.run("self", head_dim=0, causl=True, batch_size=2)
     assert str(raised.value).splitlines() == [
@@ -75,7 +67,7 @@ def test_every_mistake_is_in_one_exception() -> None:
         attncli.run("self", embedding="previous")
 
 
-def test_a_list_is_one_item_or_a_text_with_commas_and_a_keyword_of_python_has_an_underscore() -> None:
+def test_a_list_may_be_one_item_or_a_string_with_commas() -> None:
     listed = attncli.run("heads", sentence="the cat", **{"from": ["0", "2"]}, to=["t"], ablate=["1:0"])
     assert as_json(attncli.run("heads", sentence="the cat", from_="0,2", to="t", ablate="1:0")) == as_json(
         listed
@@ -85,7 +77,7 @@ def test_a_list_is_one_item_or_a_text_with_commas_and_a_keyword_of_python_has_an
         attncli.run("heads", from_="it")
 
 
-def test_a_name_that_a_report_does_not_have_is_told_with_those_that_it_has() -> None:
+def test_an_unknown_name_of_a_report_raises_the_known_names() -> None:
     report = attncli.run("self")
     asked: list[tuple[Callable[[], object], str]] = [
         (
@@ -113,7 +105,7 @@ def test_a_name_that_a_report_does_not_have_is_told_with_those_that_it_has() -> 
     assert report.tensors.get("weigths") is None and pickle.loads(pickle.dumps(report)).tensors.keys()
 
 
-def test_importing_attncli_imports_nothing_of_weight() -> None:
+def test_importing_attncli_imports_no_large_package() -> None:
     script = (
         "import sys, attncli; assert not {'torch', 'numpy', 'pydantic', 'rich'} & sys.modules.keys()\n"
         "assert {'run', 'heads'} <= set(dir(attncli))\n"
@@ -138,8 +130,7 @@ LOOKS: dict[str, Callable[[PreTrainedModel | str, Any], attncli.Report]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("load", [AutoModel, AutoModelForCausalLM])
+@pytest.mark.parametrize(("look", "load"), in_turn(LOOKS, [AutoModel, AutoModelForCausalLM]))
 def test_a_loaded_model_gives_the_report_of_its_folder(look: str, load: Any) -> None:
     model = load.from_pretrained(SHIPPED, dtype=torch.float32)
     loaded = LOOKS[look](model, AutoTokenizer.from_pretrained(SHIPPED))
@@ -168,7 +159,7 @@ def test_a_model_built_in_memory_equals_the_command_on_its_folder(
     assert data == command
 
 
-def test_without_a_text_the_model_reads_the_probe() -> None:
+def test_a_loaded_model_reads_the_probe_by_default() -> None:
     model, tokenizer = AutoModel.from_pretrained(SHIPPED), AutoTokenizer.from_pretrained(SHIPPED)
     assert (
         as_json(attncli.heads(model, tokenizer=tokenizer))["statistics"]
@@ -176,7 +167,7 @@ def test_without_a_text_the_model_reads_the_probe() -> None:
     )
 
 
-def test_what_is_no_loaded_model_is_refused() -> None:
+def test_unsuitable_models_are_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     model = AutoModel.from_pretrained(SHIPPED)
     cases: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -213,14 +204,14 @@ def test_what_is_no_loaded_model_is_refused() -> None:
         assert list(raised.value.lines) == lines
 
 
-def test_the_folder_that_a_loaded_model_came_from_is_not_read_again(tmp_path: Path) -> None:
+def test_the_folder_of_a_loaded_model_is_not_read_again(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     model, tokenizer = AutoModel.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     assert len(attncli.heads(model, SENTENCE, tokenizer=tokenizer).table("heads")) > 0
 
 
-def test_an_opened_model_is_asked_itself() -> None:
+def test_commands_run_on_an_opened_model() -> None:
     opened = attncli.open_model(SHIPPED)
     assert repr(opened) == "<NotebookModel: tiny-induction, 2 layers, cpu>"
     report, expected = opened.heads(SENTENCE), attncli.run("heads", model=SHIPPED, sentence=SENTENCE)
@@ -234,8 +225,8 @@ def test_an_opened_model_is_asked_itself() -> None:
         attncli.run("heads", model=opened, tokenizer=tokenizer, sentence=SENTENCE)
 
 
-def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
-    """In a notebook, whose completion asks jedi; a command that is no function is named in the error."""
+def test_an_open_model_has_methods_and_lists_public_names() -> None:
+    """A notebook completes names with jedi. The error for a command that is not a function names `run`."""
     model, text = attncli.open_model(), "to be or not to b"
     assert type(model.heads(text)) is attncli.NotebookReport
     for name in ("why", "ablate", "head_edges", "survey"):
@@ -260,7 +251,7 @@ def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
         assert not without & listed and len(listed) < 50
         assert all(hasattr(value, name) for name in listed)
     for name in ("circuit", "self"):
-        way = f'NotebookModel has no attribute {name!r}: model.run("{name}", ...)'
+        way = f'NotebookModel has no attribute {name!r}: use model.run("{name}", ...)'
         with pytest.raises(AttributeError, match=f"{re.escape(way)}$"):
             getattr(model, name)
     with pytest.raises(AttributeError, match=r"has no attribute 'norm'$"):

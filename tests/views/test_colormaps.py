@@ -11,18 +11,18 @@ VALUES = np.random.default_rng(5).uniform(0.01, 3, (3, 5))
 
 
 @pytest.mark.parametrize(("name", "ours"), [("viridis", VIRIDIS), ("coolwarm", COOLWARM)])
-def test_the_maps_are_matplotlibs(name: str, ours: str) -> None:
+def test_the_maps_equal_those_of_matplotlib(name: str, ours: str) -> None:
     theirs = matplotlib.colormaps[name](np.arange(256))[:, :3] * 255
     np.testing.assert_array_equal(colours(ours), theirs.round())
 
 
-def test_amounts_stand_between_the_least_and_the_most() -> None:
+def test_amounts_span_the_map() -> None:
     found = shading(VALUES)
     np.testing.assert_allclose(found.places, Normalize()(VALUES))
     assert (found.low, found.high) == (VALUES.min(), VALUES.max()) and not found.is_diverging
 
 
-def test_weights_begin_at_zero_and_their_logarithm_spans_a_factor_of_ten() -> None:
+def test_weights_start_at_zero_and_their_logarithm_spans_a_factor_of_ten() -> None:
     found = shading(VALUES, from_zero=True)
     np.testing.assert_allclose(found.places, Normalize(vmin=0)(VALUES))
     assert (found.low, found.high) == (0, VALUES.max())
@@ -44,7 +44,7 @@ def test_compared_numbers_share_the_ends(scale: str) -> None:
     assert (found.low, found.high) == (0.001, 7.0)
 
 
-def test_logarithms_are_even_and_zero_stands_at_the_end() -> None:
+def test_logarithms_are_even_and_zero_is_at_the_low_end() -> None:
     np.testing.assert_allclose(shading(VALUES, "log").places, LogNorm()(VALUES))
     with_zero = np.array([[0.0, 0.01, 0.1, 1.0]])
     np.testing.assert_allclose(shading(with_zero, "log").places, [[0, 0, 0.5, 1]])
@@ -58,7 +58,7 @@ def test_signed_numbers_have_zero_in_the_middle(scale: str) -> None:
     assert found.is_diverging and found.low == -found.high and found.scale == "linear"
 
 
-def test_rows_by_themselves() -> None:
+def test_each_row_has_its_own_range() -> None:
     for row, places in zip(VALUES, shading(VALUES, "row").places, strict=True):
         np.testing.assert_allclose(places, Normalize()(row))
     signed = shading(VALUES - 1, "row").places
@@ -67,7 +67,7 @@ def test_rows_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
-def test_no_number_and_skipped_keys_have_no_place_and_move_no_end(scale: str) -> None:
+def test_missing_numbers_and_skipped_keys_have_no_position(scale: str) -> None:
     sunk = np.concatenate([np.full((3, 1), 99.0), VALUES, np.full((3, 1), np.nan)], axis=1)
     found = shading(sunk, scale, skip_keys=1)
     assert np.isnan(found.places[:, [0, -1]]).all()

@@ -1,4 +1,4 @@
-"""The Markdown view: what it looks like, and that no text of a report becomes markup in a Markdown parser."""
+"""The Markdown view: its form, and that a Markdown parser reads no text of a report as markup."""
 
 from itertools import pairwise
 
@@ -166,7 +166,7 @@ def test_any_tokens_are_texts(tokens: list[str]) -> None:
     assert header[1:] == wanted and [row[0] for row in rows] == wanted
 
 
-def test_what_is_too_large_for_a_table_is_code_that_no_token_ends() -> None:
+def test_a_matrix_too_large_for_a_table_is_code_that_no_token_ends() -> None:
     values = np.random.default_rng(0).random((300, 300))
     tokens = ("```", "    ", "~~~", *["x"] * 297)
     report = Report("self", {}, {}, tokens, tensors={"weights": NamedTensor(("query", "key"), values)})

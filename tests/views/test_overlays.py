@@ -1,4 +1,4 @@
-"""What is painted over a picture, against loops over pixels; and whose weights these are."""
+"""Weights painted over a picture, against loops over pixels, and the tokens whose weights these are."""
 
 import io
 import sys
@@ -50,7 +50,7 @@ def test_patches_have_their_weight(rows: int, columns: int, width: int, height: 
     np.testing.assert_allclose(spread(boxes, weights, width, height), naive(boxes, weights, width, height))
 
 
-def test_boxes_on_boxes_add_up_and_bare_places_have_none() -> None:
+def test_overlapping_boxes_add_up_and_uncovered_pixels_are_missing() -> None:
     boxes: list[Box | None] = [(0.1, 0.2, 0.7, 0.9), None, (0.5, 0.0, 0.9, 0.6), (0.3, 0.3, 0.3, 0.8)]
     weights = np.array([0.25, 0.5, 0.125, 1.0])
     found = spread(boxes, weights, 31, 23)
@@ -58,17 +58,17 @@ def test_boxes_on_boxes_add_up_and_bare_places_have_none() -> None:
     assert np.isnan(found).any() and np.nanmax(found) == pytest.approx(0.375)
 
 
-def test_a_pixel_of_many_patches_is_their_mean() -> None:
+def test_a_pixel_that_covers_several_patches_is_their_mean() -> None:
     boxes, weights = patches(12, 20), np.random.default_rng(2).random((3, 240))
     expected = weights.reshape(3, 4, 3, 5, 4).mean(axis=(2, 4))
     np.testing.assert_allclose(spread(boxes, weights, 5, 4), expected)
 
 
-def test_of_no_box_there_is_no_number() -> None:
+def test_without_boxes_every_pixel_is_missing() -> None:
     assert np.isnan(spread([None, (0.5, 0.5, 0.5, 0.5)], np.ones(2), 3, 2)).all()
 
 
-def test_the_larger_a_weight_the_more_of_its_colour() -> None:
+def test_larger_weights_cover_more_of_the_picture() -> None:
     report = one_head(3, 5)
     (look,) = tensor_looks(report, "weights")
     rgb = painted(look.picture, shaded(look, 70, 42, None))
@@ -82,20 +82,7 @@ def test_the_larger_a_weight_the_more_of_its_colour() -> None:
     assert np.abs((1 - cover) * below + cover * colours - rgb).max() < 4
 
 
-def test_the_picture_has_its_own_colours_where_no_weight_is() -> None:
-    report = one_head(3, 5)
-    weights = np.zeros_like(report.tensors["weights"].values)
-    weights[:, 1] = 1  # all on the first patch
-    report = replace(report, tensors={"weights": NamedTensor(("query", "key"), weights)})
-    (look,) = tensor_looks(report, "weights")
-    rgb = painted(look.picture, shaded(look, 70, 42, None))
-    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))
-    is_first = np.zeros((42, 70), dtype=bool)
-    is_first[:14, :14] = True
-    assert (rgb[~is_first] == below[~is_first]).all() and (rgb[is_first] != below[is_first]).any()
-
-
-def test_no_weight_is_lost_beside_the_picture() -> None:
+def test_weights_on_and_beside_the_picture_add_up() -> None:
     first = ("[CLS]", "reg1", "reg2")
     (look,) = tensor_looks(one_head(3, 5, first), "weights")
     assert {name for name, _ in look.outside} == {*first} and len(look.strongest) == 15
@@ -108,28 +95,28 @@ def test_no_weight_is_lost_beside_the_picture() -> None:
     ("asked", "query"),
     [({}, "[CLS]"), ({"from": "r2c4"}, "r2c4"), ({"from": ["r3c1"]}, "r3c1"), ({"from": "0.5,0.9"}, "r3c3")],
 )
-def test_a_query_is_asked_for_by_its_name_or_by_a_point(asked: dict[str, Any], query: str) -> None:
+def test_a_query_is_named_by_its_token_or_by_a_point(asked: dict[str, Any], query: str) -> None:
     report = one_head(3, 5, **asked)
     (look,) = tensor_looks(report, "weights")
     assert look.query == query
     assert (look.weights == report.tensors["weights"].values[report.tokens.index(query)]).all()
 
 
-def test_without_a_class_token_it_is_the_mean_of_all() -> None:
+def test_without_a_class_token_looks_are_the_mean_of_all_queries() -> None:
     report = one_head(3, 5, first=())
     (look,) = tensor_looks(report, "weights")
     assert look.query == EVERY_QUERY
     np.testing.assert_allclose(look.weights, report.tensors["weights"].values.mean(axis=0))
 
 
-def test_of_several_that_look_it_is_the_mean() -> None:
+def test_several_queries_are_averaged() -> None:
     report = one_head(3, 5, **{"from": ["r1c1", "r3c5"]})
     (look,) = tensor_looks(report, "weights")
     assert look.query == "r1c1, r3c5"
     np.testing.assert_allclose(look.weights, report.tensors["weights"].values[[1, 15]].mean(axis=0))
 
 
-def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
+def test_a_layer_with_fewer_heads_has_fewer_looks() -> None:
     report = survey(layers=2, heads=3)
     values = report.tensors["looks"].values.copy()
     values[1, 2] = np.nan
@@ -137,7 +124,7 @@ def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
     assert [look.place for look in tensor_looks(report, "looks")][-1] == (("layer", 1), ("head", 1))
 
 
-def test_a_caption_that_is_too_wide_says_all_or_nothing() -> None:
+def test_a_caption_that_is_too_wide_is_shortened() -> None:
     report = one_head()
     weights = np.zeros(len(report.tokens))
     weights[3] = 1.0
@@ -167,7 +154,7 @@ def test_words_look_at_the_picture_of_the_context() -> None:
     assert [tile.name for tile in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
 
 
-def test_a_comparison_keeps_the_picture_that_both_are_about() -> None:
+def test_a_comparison_keeps_the_picture_that_both_reports_share() -> None:
     a, b = one_head(3, 5), one_head(3, 5, head=2)
     weights = b.tensors["weights"].values[:, ::-1]
     b = replace(b, tensors={"weights": NamedTensor(("query", "key"), weights)})
@@ -182,7 +169,7 @@ def test_a_comparison_keeps_the_picture_that_both_are_about() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "size", "no picture"])
-def test_a_damaged_picture_is_one_line(damage: str) -> None:
+def test_a_damaged_picture_is_refused_in_one_line(damage: str) -> None:
     picture = drawn_picture(50, 30, [None])
     png = {
         "cut": picture.png[:60],
@@ -193,15 +180,8 @@ def test_a_damaged_picture_is_one_line(damage: str) -> None:
         grey(replace(picture, png=png), 5, 3)
 
 
-def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = drawn_picture(8, 6, [None], "new.png")
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UserError, match=r'^pictures: needs: pip install "attncli\[images\]"$'):
-        grey(picture, 4, 3)
-
-
-def test_a_heatmap_of_a_picture_is_its_maps_alone() -> None:
-    """No table of patches beside them, and no map of scores that are of no picture; --show asks for more."""
+def test_the_heatmap_of_a_picture_has_only_its_maps() -> None:
+    """It has neither a table of patches nor a map of scores, unless --show requests them."""
     report = one_head(3, 5)
     scores = NamedTensor(("query", "key"), np.zeros((16, 16)))
     report = replace(report, tensors={**report.tensors, "scores": scores})
@@ -214,3 +194,23 @@ def test_a_heatmap_of_a_picture_is_its_maps_alone() -> None:
     assert "where [CLS] looks" in lines() and "scores" not in lines() and "strongest" not in lines()
     assert "r1c1" not in lines() and lines().count("\n") < 25
     assert "scores (query × key)" in lines("scores")
+
+
+def test_a_weight_of_zero_leaves_the_picture_unchanged() -> None:
+    report = one_head(3, 5)
+    weights = np.zeros_like(report.tensors["weights"].values)
+    weights[:, 1] = 1  # all on the first patch
+    report = replace(report, tensors={"weights": NamedTensor(("query", "key"), weights)})
+    (look,) = tensor_looks(report, "weights")
+    rgb = painted(look.picture, shaded(look, 70, 42, None))
+    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))
+    is_first = np.zeros((42, 70), dtype=bool)
+    is_first[:14, :14] = True
+    assert (rgb[~is_first] == below[~is_first]).all() and (rgb[is_first] != below[is_first]).any()
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = drawn_picture(8, 6, [None], "new.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError, match=r'^pictures: needs: pip install "attncli\[images\]"$'):
+        grey(picture, 4, 3)

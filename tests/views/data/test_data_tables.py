@@ -1,4 +1,4 @@
-"""CSV and Parquet as duckdb and pyarrow read them without options: columns, types, the numbers of JSON."""
+"""CSV and Parquet, read by duckdb and pyarrow without options: columns, types, and the numbers of JSON."""
 
 import io
 import json
@@ -12,6 +12,7 @@ from pyarrow import csv as arrow_csv
 from attncli.records.kinds import read_result
 from attncli.records.report import Report, Table
 from attncli.views import Display, load_view
+from attncli.views.data import write_csv_table
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
 from tests.running import run
@@ -31,7 +32,6 @@ MAIN: dict[str, tuple[str, dict[str, Any], list[str], int]] = {
     "average": ("average", {"num_tokens": 3, "batch_size": 2}, ["batch", *MATRIX, "weight"], 18),
     "self": ("self", {"causal": True}, [*MATRIX, "score", "scaled_score", "weight"], 36),
     "self alibi": ("self", {"alibi": True}, [*MATRIX, "score", "weight"], 36),
-    "self no softmax": ("self", {"softmax": False}, [*MATRIX, "score", "scaled_score", "weight"], 36),
     "self streaming": (
         "self",
         {"num_tokens": 5, "engine": "streaming"},
@@ -57,12 +57,6 @@ MAIN: dict[str, tuple[str, dict[str, Any], list[str], int]] = {
         {"head_dim": [4, 16]},
         ["head_dim", "query", "key", "raw_scores", "scaled_scores"],
         2,
-    ),
-    "scale-demo explained": (
-        "scale-demo",
-        {"explain": True, "head_dim": 16},
-        ["head_dim", "query", "key", "raw_scores", "scaled_scores"],
-        1,
     ),
     "norm": (
         "norm",
@@ -104,7 +98,7 @@ def test_the_main_table_has_these_columns_and_types_in_both_formats(case: str, t
 
 
 @pytest.mark.parametrize("case", ["average", "self", "multihead", "cross", "pitfall"])
-def test_each_row_has_the_numbers_of_json_and_the_tokens(case: str, tmp_path: Path) -> None:
+def test_each_row_has_the_numbers_of_json_and_its_tokens(case: str, tmp_path: Path) -> None:
     experiment, settings, *_ = MAIN[case]
     report = run(experiment, **settings)
     data = json.loads(json.dumps(report.to_data()))
@@ -122,10 +116,10 @@ def test_each_row_has_the_numbers_of_json_and_the_tokens(case: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"causal": True, "scale": "-0.3"}, {"temperature": 2.5, "head_dim": 7}, {"scale": "fourth-root"}],
+    [{"causal": True, "scale": "-0.3"}, {"temperature": 2.5, "head_dim": 7}, {"scale": "fourth-root"}],
     ids=str,
 )
-def test_scaled_scores_are_those_that_explain_keeps(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_scaled_scores_equal_those_of_an_explanation(settings: dict[str, Any], tmp_path: Path) -> None:
     oracle = run("multihead", num_heads=2, explain=True, **settings).tensors["scaled_scores"].values
     rows = rows_of(written("csv", [run("multihead", num_heads=2, **settings)], tmp_path / "x.csv"))
     found = np.array([np.nan if row["scaled_score"] is None else row["scaled_score"] for row in rows])
@@ -133,13 +127,13 @@ def test_scaled_scores_are_those_that_explain_keeps(settings: dict[str, Any], tm
     np.testing.assert_allclose(found, expected, rtol=3e-7)
 
 
-def test_scores_that_a_softcap_or_a_bias_changed_have_no_factor(tmp_path: Path) -> None:
+def test_scores_with_a_softcap_or_a_bias_have_no_scaled_scores(tmp_path: Path) -> None:
     for settings in ({"softcap": 0.5}, {"alibi": True}, {"relative_bias": True}):
         columns, *_ = table(written("csv", [run("self", **settings)], tmp_path / "x.csv"))
         assert "score" in columns and "scaled_score" not in columns
 
 
-def test_a_survey_has_a_row_for_each_head_and_no_column_that_says_nothing(tmp_path: Path) -> None:
+def test_a_survey_has_a_row_per_head_without_redundant_columns(tmp_path: Path) -> None:
     report = run("heads")
     rows = rows_of(written("csv", [report], tmp_path / "x.csv"))
     places = {"module", "kind", "stack", "rest_pattern"}  # no head looks at the first key
@@ -152,7 +146,7 @@ def test_a_survey_has_a_row_for_each_head_and_no_column_that_says_nothing(tmp_pa
 TEXT = '[/INST] "q" a,b =1+1 @x -2 :smile: 日本語 [red]x[/red] \x1b[31m \u202ea'
 
 
-def test_texts_are_as_they_are_but_for_what_a_terminal_would_obey(tmp_path: Path) -> None:
+def test_texts_are_written_literally_except_for_control_characters(tmp_path: Path) -> None:
     report = run("self", sentence=TEXT, tokenizer="whitespace")
     written("csv", [report], tmp_path / "x.csv")
     assert not {"\x1b", "\u202e"} & set((tmp_path / "x.csv").read_text())
@@ -161,7 +155,7 @@ def test_texts_are_as_they_are_but_for_what_a_terminal_would_obey(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["rows", "keys", "weights", "output", "statistics", "scaled_scores"])
-def test_another_table_by_its_name(name: str, tmp_path: Path) -> None:
+def test_a_table_is_chosen_by_name(name: str, tmp_path: Path) -> None:
     columns = {
         "rows": [*MATRIX[:2], *STATISTICS, "logsumexp", *(f"top_key_{i}" for i in range(3))]
         + [f"top_weight_{i}" for i in range(3)],
@@ -178,7 +172,7 @@ def test_another_table_by_its_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", MAIN)
-def test_all_is_every_number_and_no_empty_column(case: str, tmp_path: Path) -> None:
+def test_all_has_every_number_and_no_empty_column(case: str, tmp_path: Path) -> None:
     experiment, settings, *_ = MAIN[case]
     report = run(experiment, **settings)
     rows = rows_of(written("csv", [report], tmp_path / "x.csv", show=("all",)))
@@ -233,8 +227,39 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
     assert rows[-1]["head_dim"] == 256 and rows[-1]["report"] == 2
 
 
-def test_truths_among_numbers_are_told_from_them(tmp_path: Path) -> None:
-    """In the table of all, where every cell stands in one column."""
+def test_an_unknown_table_is_refused_in_one_line(attn: Attn, tmp_path: Path) -> None:
+    names = "pitfalls, statistics, all"
+    assert attn(["pitfalls", "--format", "csv", "--show", "pitfals"]).err == (
+        f"--show: got pitfals (did you mean 'pitfalls'?): must be one of {names}\n"
+    )
+    assert attn(["self", "--show", "rows,keys", "-o", str(tmp_path / "x.csv")]).err == (
+        "--show: a csv file holds one table: give one name (got rows, keys)\n"
+    )
+    assert not list(tmp_path.iterdir())
+    beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone
+    assert beside.code == 2 and "--show: the report has no part keys" in beside.err
+
+
+def test_parquet_without_pyarrow_names_the_extra(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.commands.output.find_spec", lambda name: None)
+    ended = attn(["self", "-o", str(tmp_path / "x.parquet")])
+    assert (ended.code, ended.err) == (2, '--format parquet: needs: pip install "attncli[parquet]"\n')
+
+
+def test_a_terminal_gets_ids_with_every_character_visible() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    write_csv_table({"id": "text"}, [{"id": ["\x1b[31m", None, ""]}], stream)
+    assert stream.getvalue() == 'id\n\\x1b[31m\n\n""\n'
+
+
+def test_booleans_differ_from_numbers_in_a_shared_column(tmp_path: Path) -> None:
+    """The table `all` has every cell in one column."""
     report = Report(
         "heads",
         {},
@@ -248,34 +273,3 @@ def test_truths_among_numbers_are_told_from_them(tmp_path: Path) -> None:
             ("statistics.of_rows.count", "1"),
             ("statistics.of_rows.mean", "1.0"),
         ]
-
-
-def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
-    names = "pitfalls, statistics, all"
-    assert attn(["pitfalls", "--format", "csv", "--show", "pitfals"]).err == (
-        f"--show: got pitfals (did you mean 'pitfalls'?): must be one of {names}\n"
-    )
-    assert attn(["self", "--show", "rows,keys", "-o", str(tmp_path / "x.csv")]).err == (
-        "--show: a csv file holds one table: give one name (got rows, keys)\n"
-    )
-    assert not list(tmp_path.iterdir())
-    beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone
-    assert beside.code == 2 and "--show: the report has no part keys" in beside.err
-
-
-def test_parquet_says_what_it_needs(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.commands.output.find_spec", lambda name: None)
-    ended = attn(["self", "-o", str(tmp_path / "x.parquet")])
-    assert (ended.code, ended.err) == (2, '--format parquet: needs: pip install "attncli[parquet]"\n')
-
-
-def test_a_terminal_gets_ids_with_every_character_visible() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    stream = Terminal()
-    from attncli.views.data import write_csv_table
-
-    write_csv_table({"id": "text"}, [{"id": ["\x1b[31m", None, ""]}], stream)
-    assert stream.getvalue() == 'id\n\\x1b[31m\n\n""\n'

@@ -1,4 +1,4 @@
-"""npz and safetensors: NumPy and safetensors themselves read the tensors, `attn show` the whole report."""
+"""npz and safetensors files: NumPy and safetensors read the tensors, and `attn show` the whole report."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def arrays_of(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("view", "case"), in_turn(VIEWS_OF_ARRAYS, CASES))
-def test_the_report_comes_back_as_it_was(case: str, view: str, tmp_path: Path) -> None:
+def test_reports_are_restored_unchanged(case: str, view: str, tmp_path: Path) -> None:
     experiment, settings = CASES[case]
     report = run(experiment, **settings)
     path = written(view, report, tmp_path)
@@ -79,7 +79,7 @@ def test_the_command_line_writes_and_shows_them(attn: Attn, tmp_path: Path, view
 
 
 @pytest.mark.parametrize("name", ["report", "weights"])
-def test_arrays_of_another_tool_are_no_report(attn: Attn, tmp_path: Path, name: str) -> None:
+def test_arrays_from_another_tool_are_not_a_report(attn: Attn, tmp_path: Path, name: str) -> None:
     path = tmp_path / "w.npz"
     np.savez(path, **{name: np.eye(3)})
     assert read_array_report(str(path)) is None
@@ -91,7 +91,7 @@ def changed(path: Path, arrays: dict[str, Any], **others: Any) -> str:
     return str(path)
 
 
-def test_what_is_damaged_is_one_line(tmp_path: Path) -> None:
+def test_damaged_arrays_are_refused_in_one_line(tmp_path: Path) -> None:
     report = run("self", sentence="a b")
     path = written("npz", report, tmp_path)
     arrays = arrays_of(path)

@@ -1,4 +1,4 @@
-"""Many heads on the page in a real Chromium: small maps, rankings, all heads of a layer, two maps, axes."""
+"""Many heads on the page in Chromium: thumbnails, rankings, all heads of a layer, two maps, axes."""
 
 import re
 from dataclasses import replace
@@ -46,15 +46,22 @@ def drawn(page: Any) -> np.ndarray:
     return pixels[pixels[:, 3] > 90, :3]
 
 
-def test_sorting_chooses_the_first_in_either_order(opened: Opened) -> None:
+def test_heads_and_tables_are_sorted_in_either_order(opened: Opened) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
     page.select_option("#sort", "induction")
     wait_for_title(page, "weights (query × key), head 2:3")
+    assert [*captions(page).items()][:2] == [("2:3", "0.0110"), ("2:2", "0.0100")]
+    heading = page.locator("#tables th button", has_text="induction")
+    for order, first in (("descending", "2:3"), ("ascending", "0:0")):
+        heading.click()
+        assert page.locator("#tables th[aria-sort]").get_attribute("aria-sort") == order
+        assert page.locator("#tables tbody tr").first.locator("td").first.text_content() == first
     page.get_by_role("button", name="Largest first").click()
     wait_for_title(page, "weights (query × key), head 0:0")
     assert next(iter(captions(page).items())) == ("0:0", "0.0000")
     page.select_option("#layer", "1")
     wait_for_title(page, "weights (query × key), head 1:0")
+    assert [*captions(page)] == ["1:0", "1:1", "1:2", "1:3"]
     page.select_option("#sort", "")
     wait_for_title(page, "weights (query × key), head 1:0")
 
@@ -83,11 +90,12 @@ def test_the_weight_between_tokens_is_that_of_the_survey(
     assert page.locator("#sort option:checked").text_content() == said
 
 
-def test_the_boxes_name_the_tokens_that_the_survey_was_asked_for(opened: Opened) -> None:
-    """And one that is changed is sought with what the other one says."""
-    page = opened(
-        page_of(run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat#1", "sat"]}))
-    )
+def test_the_page_of_a_survey_starts_with_its_tokens_and_its_first_head(opened: Opened) -> None:
+    """If one of the two boxes is edited, the heads are ranked by both."""
+    found = run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat#1", "sat"]})
+    first = max(found.table("heads"), key=lambda row: row["from_to_weight"])
+    page = opened(page_of(found))
+    wait_for_title(page, f"weights (query × key), head {first['layer']}:{first['head']}")
     assert [page.input_value(box) for box in ("#from", "#to")] == ["tired", "cat#1 sat"]
     page.fill("#to", "was")
     page.press("#to", "Enter")
@@ -113,8 +121,8 @@ def test_a_name_with_a_blank_is_one_name_when_its_box_is_edited(opened: Opened, 
 
 
 @pytest.mark.parametrize("width", [390, 1040])
-def test_a_click_on_a_small_map_brings_the_large_one_into_sight(opened: Opened, width: int) -> None:
-    """Arrow keys pass the small maps, which stay in sight."""
+def test_a_click_on_a_thumbnail_scrolls_to_its_map(opened: Opened, width: int) -> None:
+    """Arrow keys do not scroll away from the thumbnails."""
     page = opened(page_of(heads_report(SENTENCE, random_weights(9, 4, 6, 6))), width=width)
     page.locator(".thumbnail").nth(2).focus()
     page.keyboard.press("ArrowRight")
@@ -126,7 +134,7 @@ def test_a_click_on_a_small_map_brings_the_large_one_into_sight(opened: Opened, 
     assert page.locator("#matrix-title").bounding_box()["y"] >= 0
 
 
-def test_a_token_that_is_not_there_ranks_nothing(opened: Opened) -> None:
+def test_an_unknown_token_does_not_rank_heads(opened: Opened) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
     page.fill("#to", "dog")
     page.keyboard.press("Tab")
@@ -136,17 +144,6 @@ def test_a_token_that_is_not_there_ranks_nothing(opened: Opened) -> None:
     page.keyboard.press("Tab")
     assert page.locator("#to").evaluate("input => input.validationMessage") == ""
     assert page.input_value("#sort") == "sought"
-
-
-def test_what_the_survey_ranked_leads_on_its_page(opened: Opened) -> None:
-    found = run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat"]})
-    first = max(found.table("heads"), key=lambda row: row["from_to_weight"])
-    page = opened(page_of(found))
-    assert (
-        page.locator("#sort option:checked").text_content()
-        == "weight from 32-37 ·tired to 4-7 ·cat, 24-27 ·cat"
-    )
-    wait_for_title(page, f"weights (query × key), head {first['layer']}:{first['head']}")
 
 
 def test_all_heads_of_a_layer_are_lines_in_their_colours(opened: Opened) -> None:
@@ -186,7 +183,7 @@ def test_all_heads_of_a_layer_are_lines_in_their_colours(opened: Opened) -> None
     )
 
 
-def test_two_maps_beside_each_other_share_range_cells_and_lines(opened: Opened) -> None:
+def test_two_compared_maps_share_range_cells_and_lines(opened: Opened) -> None:
     weights = random_weights(2, 3, 6, 6, sharpness=2)
     weights[1, 2] = random_weights(6, 6, sharpness=0.1)
     page = opened(page_of(heads_report(SENTENCE, weights)))
@@ -225,7 +222,7 @@ def test_a_whole_head_beside_a_pooled_one(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_small_maps_can_be_read(opened: Opened, width: int) -> None:
+def test_thumbnails_are_large_enough_to_read(opened: Opened, width: int) -> None:
     weights = random_weights(12, 12, 13, 13)
     page = opened(page_of(heads_report([f"w{i}" for i in range(13)], weights)), width=width)
     least = {"small": 20, "medium": 70, "large": 200}

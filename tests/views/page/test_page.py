@@ -1,4 +1,4 @@
-"""The page as a file: its size, its numbers read back, its policy, and that no user's text is markup."""
+"""The page as a file: its size, numbers, policy, and that no text of a user is markup."""
 
 import base64
 import hashlib
@@ -95,7 +95,7 @@ def test_few_numbers_are_exact(dtype: str) -> None:
     np.testing.assert_array_equal(decoded(encoded(values)), values)
 
 
-@pytest.mark.parametrize("sharpness", [0.1, 1, 5, 30])
+@pytest.mark.parametrize("sharpness", [0.1, 1, 30])
 def test_many_weights_round_to_the_same_four_decimals(sharpness: float) -> None:
     weights = random_weights(MAX_EXACT // 32, 33, sharpness=sharpness)
     ties = np.array([0, 1, 0.03125, 0.09375, 0.5, 0.00005, 0.00015, 0.9999, 0.99995, 1e-12], dtype=np.float32)
@@ -127,14 +127,10 @@ def test_many_equal_numbers(values: np.ndarray) -> None:
     np.testing.assert_array_equal(decoded(encoded(values)), values)
 
 
-@pytest.mark.parametrize("sharpness", [0.3, 3])
-def test_a_page_of_144_heads_on_128_tokens_takes_4_megabytes_at_most(sharpness: float) -> None:
-    weights = random_weights(NUM_LAYERS, NUM_HEADS, 128, 128, sharpness=sharpness)
+def test_a_page_of_144_heads_takes_4_megabytes_and_one_of_pooled_maps_12() -> None:
+    weights = random_weights(NUM_LAYERS, NUM_HEADS, 128, 128, sharpness=3)
     page = page_of(heads_report([f"word{i}" for i in range(128)], weights))
     assert len(page.encode()) < 4e6
-
-
-def test_a_page_of_512_tokens_with_12_whole_heads_takes_12_megabytes_at_most() -> None:
     page = page_of(pooled_report(512, [(layer, layer) for layer in range(12)]))
     assert len(page.encode()) < 12e6
 
@@ -159,7 +155,7 @@ def test_every_experiment_reads_back_from_its_page(case: str) -> None:
             np.testing.assert_array_equal(np.broadcast_to(decoded(tensor), whole.values.shape), whole.values)
 
 
-def test_texts_are_in_the_page_as_json_alone() -> None:
+def test_texts_are_only_in_json() -> None:
     report = Report("self", {"sentence": HOSTILE[0]}, {}, HOSTILE, notes=(HOSTILE[2],))
     page = page_of(report)
     assert not any(token in page for token in HOSTILE)
@@ -175,7 +171,7 @@ def test_texts_are_in_the_page_as_json_alone() -> None:
     assert data["settings"]["sentence"] == HOSTILE[0] and data["notes"] == [HOSTILE[2]]
 
 
-def test_the_policy_lets_this_script_and_this_style_run_and_nothing_else() -> None:
+def test_the_policy_allows_only_this_script_and_this_style() -> None:
     elements = Elements(page_of(run("self")))
     (policy,) = [a["content"] for _, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None
@@ -229,7 +225,7 @@ def test_the_same_report_gives_the_same_bytes() -> None:
     assert page_of(run("multihead")) == page_of(run("multihead"))
 
 
-def test_what_is_too_large_for_a_page_is_named_on_it() -> None:
+def test_the_page_names_tensors_that_are_too_large_for_it() -> None:
     scores = NamedTensor(("query", "key"), np.full((2100, 2100), -1, dtype=np.float32))
     (data,) = reports_in(page_of(Report("self", {}, {}, tensors={"scores": scores})))
     assert data["tensors"] == [] and data["left_out"] == ["scores: 2100 × 2100"]

@@ -1,4 +1,4 @@
-"""Pictures on the page in a real Chromium: whose weights are painted, and what chooses who looks."""
+"""Pictures on the page in Chromium: the painted weights, and the choice of the query."""
 
 import wave
 from dataclasses import replace
@@ -35,7 +35,7 @@ def point_at(page: Any, x: float, y: float) -> tuple[float, float]:
 
 
 @pytest.mark.nightly
-def test_the_class_token_looks_until_a_patch_is_picked(opened: Opened) -> None:
+def test_a_click_on_a_patch_makes_it_the_query(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
     stage, thumbnail = page.locator(".stage canvas"), page.locator('.thumbnail[title="head 1:2"] canvas')
@@ -51,7 +51,7 @@ def test_the_class_token_looks_until_a_patch_is_picked(opened: Opened) -> None:
     assert page.locator("#matrix-title").text_content() == "weights, head 1:2"
 
 
-def test_arrow_keys_look_and_enter_picks(opened: Opened) -> None:
+def test_arrow_keys_move_and_enter_selects_the_query(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
     page.locator(".stage").focus()
@@ -67,7 +67,7 @@ def test_arrow_keys_look_and_enter_picks(opened: Opened) -> None:
     np.testing.assert_allclose(frame, [80, 0, 0, 600 / 7], atol=1e-3)
 
 
-def test_tokens_beside_the_picture_have_their_weight_and_look(opened: Opened) -> None:
+def test_tokens_beside_the_picture_show_their_weight_and_can_be_the_query(opened: Opened) -> None:
     report = one_head(3, 5, ("[CLS]", "reg1"))
     weights = report.tensors["weights"].values
     page = opened(page_of(report))
@@ -103,7 +103,7 @@ def test_looks_of_a_caption_have_the_statistics_of_their_own_stack(opened: Opene
     assert "attn cross --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
 
 
-def test_of_looks_alone_the_page_says_so_and_reads_patches(opened: Opened) -> None:
+def test_a_page_with_only_looks_names_the_command_for_the_rest(opened: Opened) -> None:
     report = survey(5, 7)
     page = opened(page_of(report))
     assert "attn self --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
@@ -129,7 +129,7 @@ def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened)
     assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
 
-def test_it_fits_a_phone_and_a_name_is_text(opened: Opened) -> None:
+def test_pictures_fit_a_phone_and_their_names_are_text(opened: Opened) -> None:
     report = survey(2, 2, layers=2, heads=16, is_whole=True)
     name = "<img src=x onerror=alert(1)>\u202e.png"
     page = opened(page_of(replace(report, pictures=(replace(report.pictures[0], name=name),))), width=390)
@@ -138,7 +138,7 @@ def test_it_fits_a_phone_and_a_name_is_text(opened: Opened) -> None:
     assert page.locator("#picture img").count() == 0
 
 
-def test_a_picture_that_cannot_be_decoded_leaves_the_weights(opened: Opened) -> None:
+def test_the_weights_of_a_damaged_picture_are_drawn(opened: Opened) -> None:
     report = survey(2, 2, layers=1, heads=2, is_whole=True)
     picture = replace(report.pictures[0], png=report.pictures[0].png[:40])
     page = opened(page_of(replace(report, pictures=(picture,))))

@@ -1,4 +1,4 @@
-"""First screens as data: what they show and what they need follow from their parts."""
+"""First screens as data: their parts determine what they show and need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ from attncli.records.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
     Element,
-    FirstRows,
     FirstScreen,
     HalfWidthCells,
     HeadGrids,
@@ -25,7 +24,6 @@ from attncli.views.first_screen import (
     Ranked,
     RowCells,
     Sentences,
-    Special,
     SpecialCells,
     StatisticCells,
     TableColumn,
@@ -138,7 +136,7 @@ def test_heads_of_several_stacks_are_named_with_them(report: Report) -> None:
     assert label.cells == ["0:2", "1:3"]
 
 
-def test_statistics_of_heads_stand_beside_what_their_name_does_not_say(report: Report) -> None:
+def test_statistics_of_heads_follow_the_columns_of_their_place(report: Report) -> None:
     heads = SizedHead.table(stack=["a", "b"], layer=[0, 1], head=[2, 3], size=[1.0, 2.0])
     places = PlaceCells().columns(report, heads, Display())
     assert [(column.header, column.cells, column.repeated) for column in places] == [
@@ -154,13 +152,13 @@ def test_statistics_of_heads_stand_beside_what_their_name_does_not_say(report: R
     assert [column.header for column in halves] == [("", "half")]
 
 
-def test_a_part_is_where_a_report_has_it(report: Report) -> None:
+def test_a_part_is_shown_only_if_the_report_has_it(report: Report) -> None:
     parts = (TitleLine(), Sentences(lambda *_: iter(["a line"]), shows=lambda report: bool(report.notes)))
     assert drawn(report, parts=parts) == ["sizes: 7", "a line"]
     assert drawn(replace(report, notes=()), parts=parts) == ["sizes: 7"]
 
 
-def test_a_ranked_table_without_room_leaves_nothing(report: Report) -> None:
+def test_a_ranked_table_without_room_is_left_out(report: Report) -> None:
     ranked = Ranked(
         "heads", (NumberCells("size"),), usual=lambda *_: 2, least=lambda *_: 0, is_cut=lambda _: True
     )
@@ -168,15 +166,7 @@ def test_a_ranked_table_without_room_leaves_nothing(report: Report) -> None:
     assert drawn(report, height=3, parts=[ranked]) == []
 
 
-def test_the_first_rows_of_a_table_have_all_of_its_columns(report: Report) -> None:
-    assert drawn(report, parts=[FirstRows("doors")]) == []
-    doors = Door.table(name=["front", "back"], width=[3, 2])
-    result = SizedHeads(heads=SizedHead.table(stack=["a"], layer=[0], head=[1], size=[2.0]), doors=doors)
-    with_doors = replace(report, result=result)
-    assert drawn(with_doors, parts=[FirstRows("doors")])[-2:] == ["front      3", "back       2"]
-
-
-def test_grids_of_heads_have_numbers_where_each_layer_has_a_line(report: Report) -> None:
+def test_grids_of_heads_have_numbers_if_each_layer_has_a_line(report: Report) -> None:
     sizes = NamedTensor(("layer", "head"), np.linspace(0, 0.9, 50).reshape(5, 10))
     with_grid = replace(report, tensors={"size": sizes})
     in_numbers, in_tenths = (
@@ -186,18 +176,7 @@ def test_grids_of_heads_have_numbers_where_each_layer_has_a_line(report: Report)
     assert in_tenths[1].startswith("size: 9 is the largest") and any("9" in line for line in in_tenths[2:])
 
 
-MOST_SPECIAL = 19
-"""Parts that one screen alone has: no more, unless a screen is new."""
-
-
-def test_few_parts_are_special_to_a_screen_and_each_says_why() -> None:
-    parts = {id(part): part for screen in FIRST_SCREENS.values() for part in screen.parts}
-    special = [part for part in parts.values() if isinstance(part, Special)]
-    assert 0 < len(special) <= MOST_SPECIAL
-    assert all(part.because and part.parts.__doc__ for part in special)
-
-
-def test_each_first_screen_is_of_a_kind_and_has_a_name_of_its_own() -> None:
+def test_each_first_screen_belongs_to_one_kind_of_result() -> None:
     assert all(class_place(screen.kind) == place for place, screen in FIRST_SCREENS.items())
     assert {*FIRST_SCREENS} <= {*RESULT_CLASSES.values()}
 

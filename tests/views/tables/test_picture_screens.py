@@ -1,4 +1,4 @@
-"""Pictures with weights over them, on terminals of every colour depth and of little room."""
+"""Pictures with weights over them, on terminals of every colour depth and several sizes."""
 
 import io
 import re
@@ -37,7 +37,7 @@ def plain(lines: list[str]) -> str:
     ),
     ids=str,
 )
-def test_it_fits_the_terminal(report: Report, size: tuple[int, int], depth: str) -> None:
+def test_a_screen_fits_the_terminal(report: Report, size: tuple[int, int], depth: str) -> None:
     width, height = size
     lines = screen(report, width=width, height=height, colors=depth)
     assert max(map(width_of, lines)) <= width
@@ -45,7 +45,7 @@ def test_it_fits_the_terminal(report: Report, size: tuple[int, int], depth: str)
     assert lines[-1].startswith("Next, with attn")
 
 
-def test_the_picture_is_as_painted_and_the_strongest_patches_are_beside_it() -> None:
+def test_the_strongest_patches_stand_beside_the_painted_picture() -> None:
     report = one_head(5, 7)
     (look,) = tensor_looks(report, "weights")
     lines = overlay_lines(look, (28, 10), Display(colors="truecolor"))
@@ -65,20 +65,20 @@ def test_without_colour_the_picture_stands_beside_its_weights() -> None:
     assert any("@" in line for line in left) and any("#" in line for line in right)
 
 
-def test_layers_without_room_are_named() -> None:
+def test_layers_that_do_not_fit_are_named() -> None:
     text = plain(screen(survey(layers=12, heads=4), width=80, height=18, colors="256"))
     assert "11:0" in text and "mean" in text and "rollout" in text
     assert re.search(r"Not shown: layers 0-.*--show weights", text)
     assert "Not shown: layers" not in plain(screen(survey(layers=2), width=80, height=40, colors="256"))
 
 
-def test_the_first_of_a_ranking_of_many_heads_are_not_made_tiny() -> None:
+def test_the_first_heads_of_a_long_ranking_are_not_tiny() -> None:
     text = plain(screen(survey(layers=12, heads=6, sort="entropy"), width=160, height=50, colors="truecolor"))
     captions = re.findall(r"\d+:\d (?:\d+%|all)", text)
     assert 20 < len(captions) < 72 and f"Not shown: {72 - len(captions)} overlays." in text
 
 
-def test_heads_that_were_sorted_are_shown_in_their_order() -> None:
+def test_sorted_heads_keep_their_order() -> None:
     report = survey(layers=2, heads=3, sort="entropy")
     table = Table(sorted(report.table("heads"), key=lambda row: -float(str(row["entropy"])))[:4])
     report = replace(report, result=read_result("heads", {**report.statistics, "heads": table}))
@@ -87,7 +87,7 @@ def test_heads_that_were_sorted_are_shown_in_their_order() -> None:
     assert re.findall(r"\d:\d", captions) == [f"{row['layer']}:{row['head']}" for row in table]
 
 
-def test_parts_that_are_asked_for_hold_every_head() -> None:
+def test_a_requested_part_has_every_head() -> None:
     text = plain(screen(survey(layers=3, heads=4), width=80, colors="truecolor", show=("weights",)))
     for layer in range(3):
         for head in range(4):
@@ -111,16 +111,10 @@ def test_a_name_that_is_markup_is_text() -> None:
     assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
 
 
-def test_numbers_of_no_head_are_not_drawn() -> None:
+def test_missing_heads_are_not_drawn() -> None:
     report = survey(layers=2, heads=2)
     values = np.full_like(report.tensors["looks"].values, np.nan)
     values[0] = report.tensors["looks"].values[0]
     tensors = {**report.tensors, "looks": NamedTensor(("layer", "head", "key"), values)}
     text = plain(screen(replace(report, tensors=tensors), width=80, height=40, colors="truecolor"))
     assert "0:1" in text and "1:0" not in text
-
-
-def test_what_follows_is_offered_where_a_picture_can_have_it() -> None:
-    """No step of it is explained: `--explain` is of sentences."""
-    text = plain(screen(one_head(), width=80, height=24, colors="256"))
-    assert "Next, with attn self" in text and "--explain" not in text

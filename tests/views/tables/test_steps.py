@@ -1,4 +1,4 @@
-"""The steps of --explain on a screen: one screen each, marks where rows are left out, words as they are."""
+"""The steps of --explain: each fits a screen, and marks show where rows are left out."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from attncli.records.report import Report, Shape, Step, Terms
 from tests.conftest import in_turn
 from tests.running import run
-from tests.views.test_views import HOSTILE, shown
+from tests.views.test_views import shown
 
 SCREEN = 42
 LONG = " ".join(f"word{i}" for i in range(200))
@@ -63,7 +63,7 @@ def test_left_out_rows_are_marked_and_counted() -> None:
     ]
 
 
-def test_strides_stand_in_a_table_and_a_hidden_number_is_a_dot() -> None:
+def test_strides_stand_in_a_table_and_a_missing_number_is_a_dash() -> None:
     shapes = (Shape("view", ("token", "dim"), (3, 4), (4, 1)),)
     step = Step("T", "f", "p", shapes, {"no number": None, "tiny": 1.5e-9, "said": "x"})
     text = shown("table", [Report("self", {}, {}, steps=(step,))], width=80)
@@ -72,7 +72,7 @@ def test_strides_stand_in_a_table_and_a_hidden_number_is_a_dot() -> None:
 
 
 @pytest.mark.parametrize("view", ["table", "md"])
-def test_an_explanation_ends_in_what_to_type_next(view: str) -> None:
+def test_an_explanation_ends_with_suggestions(view: str) -> None:
     report = run("multihead", explain=True, num_heads=2)
     whole = shown(view, [report], width=80)
     assert whole.splitlines()[-1].startswith("Next, with attn multihead: ")
@@ -81,22 +81,8 @@ def test_an_explanation_ends_in_what_to_type_next(view: str) -> None:
     assert "".join(steps).split() == whole.split()
 
 
-def test_the_tensors_of_the_steps_are_not_repeated_below_what_is_shown() -> None:
+def test_tensors_shown_in_steps_are_not_repeated() -> None:
     explained = shown("table", [run("multihead", explain=True, num_heads=2)], width=80, show=("all",))
     plain = shown("table", [run("multihead", num_heads=2)], width=80, show=("all",))
     rest = explained.partition("══ the report ")[2].partition("\n")[2]
     assert rest.strip() == plain.partition("\n\n")[2].strip()
-
-
-def test_colour_changes_nothing_but_colour() -> None:
-    report = run("multihead", explain=True, num_heads=2)
-    coloured = shown("table", [report], width=80, colors="16")
-    assert "\x1b[1m" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == shown("table", [report], width=80)
-
-
-@pytest.mark.parametrize("width", [80, None])
-def test_hostile_words_are_shown_as_they_are(width: int | None) -> None:
-    report = run("self", explain=True, sentence=HOSTILE, tokenizer="whitespace", token=0)
-    text = shown("table", [report], width=width)
-    assert "\x1b" not in text and "\u202e" not in text and "[red]x[/red]" in text and ":smile:" in text

@@ -1,4 +1,4 @@
-"""What is drawn reads back as the colours that matplotlib gives the same numbers."""
+"""Drawn cells have the colours that matplotlib gives to the same numbers."""
 
 from itertools import cycle
 
@@ -30,7 +30,7 @@ def expected(places: np.ndarray, name: str) -> list[list[Color]]:
 
 
 @given(PLACES, st.booleans())
-def test_half_blocks_hold_two_rows_a_line(places: np.ndarray, is_diverging: bool) -> None:
+def test_half_blocks_show_two_rows_per_line(places: np.ndarray, is_diverging: bool) -> None:
     lines = half_block_lines(levels(places), palette("truecolor", is_diverging))
     rows = [row for line in lines for row in halves(line)]
     wanted = expected(places, "coolwarm" if is_diverging else "viridis")
@@ -38,7 +38,7 @@ def test_half_blocks_hold_two_rows_a_line(places: np.ndarray, is_diverging: bool
 
 
 @given(PLACES, st.sampled_from([1, 2, 7]))
-def test_cells_are_as_wide_as_asked(places: np.ndarray, cell_width: int) -> None:
+def test_cells_have_the_requested_width(places: np.ndarray, cell_width: int) -> None:
     lines = cell_lines(levels(places), palette("truecolor", False), cell_width)
     wanted = expected(places, "viridis")
     for line, row in zip(lines, wanted, strict=True):
@@ -48,7 +48,7 @@ def test_cells_are_as_wide_as_asked(places: np.ndarray, cell_width: int) -> None
 
 
 @given(PLACES)
-def test_without_colour_more_is_a_darker_mark(places: np.ndarray) -> None:
+def test_without_colour_larger_numbers_have_darker_marks(places: np.ndarray) -> None:
     for line, row in zip(character_lines(places, 1), places, strict=True):
         assert len(line) == len(row)
         for mark, place in zip(line, row, strict=True):
@@ -59,13 +59,13 @@ def test_without_colour_more_is_a_darker_mark(places: np.ndarray) -> None:
                 assert low <= place < low + 0.1 or (place == 1 and mark == "@")
 
 
-def test_a_blank_parts_wide_marks() -> None:
+def test_a_space_separates_wide_marks() -> None:
     assert character_lines(np.array([[1.0, 0.55]]), 4) == ["@@@ +++ "]
     assert character_lines(np.array([[1.0, 0.55]]), 2) == ["@@++"]
 
 
 @pytest.mark.parametrize("colors", ["truecolor", "256", "16"])
-def test_a_colour_is_told_only_where_it_changes(colors: str) -> None:
+def test_a_colour_is_written_only_when_it_changes(colors: str) -> None:
     flat = levels(np.full((2, 50), 0.3))
     assert half_block_lines(flat, palette(colors, False))[0].count("\x1b") == 3
     assert cell_lines(flat, palette(colors, False), 2)[0].count("\x1b") == 2

@@ -1,4 +1,4 @@
-"""Dots of a line chart stand where the points are."""
+"""The dots of a line chart are at its points."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def dots(lines: list[str]) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_point_has_its_dot_and_neighbours_are_joined(seed: int) -> None:
+def test_every_point_has_a_dot_and_neighbours_are_joined(seed: int) -> None:
     generator = np.random.default_rng(seed)
     x, y = np.sort(generator.uniform(size=5)), generator.uniform(size=5)
     columns, rows = 13, 7
@@ -56,14 +56,14 @@ def test_the_axes_have_the_ends_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([1.0, 2.0], [3.0, 3.0])])
-def test_one_point_and_a_flat_line_have_places(x: list[float], y: list[float]) -> None:
+def test_one_point_and_a_flat_line_are_drawn(x: list[float], y: list[float]) -> None:
     curve = Curve("", np.array(x), np.array(y))
     lines = chart(curve, axis_range(curve.y), 8, 3, Display(precision=1))
     assert any(ord(c) > 0x2800 for line in lines for c in line.text)
 
 
 def test_charts_with_one_axis_have_room_below_0() -> None:
-    """What is lost may be a gain."""
+    """A loss may be negative."""
     rows = [
         {"policy": name, "budget": [0.3, 0.6], "loss": [low, 1.0]} for name, low in (("a", -2.0), ("b", 0.5))
     ]
