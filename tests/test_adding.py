@@ -253,7 +253,7 @@ def test_papers_of_the_package_are_cited(package: Package, tmp_path: Path) -> No
 
 def test_the_folder_of_the_package_works_as_a_built_in_feature(package: Package, tmp_path: Path) -> None:
     """In features/, with its modules renamed, and the index written anew."""
-    shutil.copytree(ROOT / "attncli", tmp_path / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "attncli", tmp_path / "attncli")  # with the compiled modules
     folder = tmp_path / "attncli" / "features" / "spread"
     (folder / "lessons").mkdir(parents=True)
     for name, code in code_of_package().items():

@@ -82,7 +82,7 @@ def modules_needed(path: Path) -> set[str]:
     unneeded = {
         node
         for part in nodes_of(path)
-        if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING"
+        if isinstance(part, ast.If)
         for statement in part.body
         for node in ast.walk(statement)
     }
@@ -104,15 +104,22 @@ MODULES = {
 KERNEL = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] not in ("features", "index.py")]
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in SOURCES}
+def is_relevant(node: ast.AST) -> bool:
+    """Return True for imports, strings, blocks for type checkers, and calls that import by name."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Constant(value=str()):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in LOADERS
+    return False
 
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file: to walk its tree takes as long as to parse it, and most tests do."""
-    return tuple(ast.walk(trees()[path]))
+    """The relevant nodes of a file: all nodes of the package would take hundreds of megabytes."""
+    return tuple(filter(is_relevant, ast.walk(ast.parse(path.read_text()))))
 
 
 @cache
@@ -174,7 +181,7 @@ def test_only_tables_import_by_name() -> None:
     files, imports_by_text = set(), 0
     for path in SOURCES:
         for node in nodes_of(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
+            if isinstance(node, ast.Call):
                 files.add(path.relative_to(PACKAGE).as_posix())
                 imports_by_text += "import" in ast.unparse(node.func)
     # The formulas are those that core/names.py names; cards name engines, sources of layers, and what `attn

@@ -10,11 +10,11 @@ import attncli
 from attncli.notebook import run as notebook_report
 from attncli.records.report import Report
 from attncli.settings import SPECS
-from tests.conftest import Attn
+from tests.conftest import Attn, some_seldom
 from tests.views.page.pages import heads_report, page_of, random_weights
 
 
-@pytest.mark.parametrize("experiment", SPECS)
+@pytest.mark.parametrize("experiment", some_seldom(SPECS, ["separate"]))
 def test_a_report_is_that_of_the_command_and_its_text_the_first_screen(
     experiment: str, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The page in Chromium, offline: what a person sees and does, and that texts are never executed."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import read_result
-from attncli.records.report import NamedTensor, Report, Table, Tensors
+from attncli.records.report import NamedTensor, Report, Shape, Step, Table, Tensors, Terms
 from attncli.system.plain_text import plain_text
 from attncli.views.page.blocks import SOURCES
 from tests.running import run
@@ -37,6 +38,9 @@ HOSTILE = (
     "&amp;",
     "x" * 300,
 )
+
+
+ATTENTION = ("query", "key")
 
 
 def sentence_report(seed: int = 0) -> Report:
@@ -332,30 +336,13 @@ def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
     wait_for_readout(page, f"0\u20131 x0 x1 → 0\u20131 x0 x1: {value:.4f}")
 
 
-class Explained(Report):
-    """A report with steps in its data."""
-
-    def fields(self) -> dict[str, Any]:
-        table = {
-            "title": "softmax of query 1",
-            "columns": ["key", "text", "weight"],
-            "rows": [[0, "the", 0.25], [1, "<b>cat</b>", None]],
-            "count": 3,
-            "totals": [["sum", "", 1.0]],
-        }
-        step = {
-            "title": "Softmax",
-            "formula": "w = exp(s) / Σ exp(s)",
-            "prose": "Each row sums to one.",
-            "shapes": [{"name": "weights", "axes": ["query", "key"], "sizes": [2, 3], "strides": [3, 1]}],
-            "values": {"largest score": 0.31, "keys": 3},
-            "tables": [table],
-        }
-        return {**super().fields(), "steps": [step, {**step, "title": "Output", "tables": []}]}
-
-
 def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
-    page = opened(page_of(Explained("self", {}, {})))
+    shapes = (Shape("weights", ATTENTION, (2, 3), (3, 1)),)
+    rows = ((0, "the", 0.25), (1, "<b>cat</b>", None))
+    table = Terms("softmax of query 1", ("key", "text", "weight"), rows, 3, (("sum", "", 1.0),))
+    numbers = {"largest score": 0.31, "keys": 3}
+    step = Step("Softmax", "w = exp(s) / Σ exp(s)", "Each row sums to one.", shapes, numbers, (table,))
+    page = opened(page_of(Report("self", {}, {}, steps=(step, replace(step, title="Output", tables=())))))
     assert page.locator(".step summary").all_text_contents() == ["1 of 2: Softmax", "2 of 2: Output"]
     lines = page.locator(".step").first.locator("p").all_text_contents()
     assert lines == [
@@ -381,15 +368,10 @@ def test_numbers_and_their_names_neither_break_nor_overlap(opened: Opened) -> No
             "entropy": 1.5,
         }
     ]
-    step = {"title": "Softmax", "formula": "w", "prose": "", "shapes": [], "values": values, "tables": []}
-
-    class WithStep(Report):
-        def fields(self) -> dict[str, Any]:
-            return {**super().fields(), "steps": [step]}
-
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
     result = read_result("heads", {"heads": [*rows, {**rows[0], "head": 1}], "model": {"sink_rate": 0.25}})
-    report = WithStep("heads", {"seed": 0, "model": "x" * 90}, {}, SENTENCE, (), {"weights": weights}, result)
+    report = Report("heads", {"seed": 0, "model": "x" * 90}, {}, SENTENCE, (), {"weights": weights}, result)
+    report = replace(report, steps=(Step("Softmax", "w", "", values=values),))
     for width in (320, 800, 1280):
         page = opened(page_of(report), width=width)
         page.locator("#notes summary").click()
