@@ -43,16 +43,19 @@ def ablate(
 ) -> HeadEffects:
     """Measure how removing each head, or each of `heads`, changes what a model predicts on one or more texts.
 
-    Heads are named as 5:11, or as linear:5:11 for a head without a softmax if the model has both kinds of
-    layers. The model predicts every token from the tokens before it; an encoder predicts tokens masked at
-    random using the `seed`; with an `answer` (a string or a token id), it predicts only that token, whose
-    logit is compared with that of `against`. `method` is what replaces a head's output: zero, mean, sink or
-    swap (see `Removal`). `jointly` also removes all of the heads at once; `approximate` ranks every head with
-    a single backward pass. With swap, the output comes from the `other` prompt (one for each text), either at
-    all tokens, at the position `token`, or at each token separately. The swapped output reaches all later
-    heads, or only the head `into`. The results in `back` are for the opposite direction. Raises UserError for
-    heads that the model does not have and for a request that it cannot meet, and MemoryError if memory runs
-    out.
+    Heads have names such as 5:11 or, for heads without a softmax in a model with both kinds of layers,
+    linear:5:11. The model predicts every token from the tokens before it. An encoder predicts tokens masked
+    at random with the `seed`. With an `answer`, a string or a token id, the model predicts only that token,
+    whose logit is compared with the logit of `against`.
+
+    `method` says what replaces the output of a head: zero, mean, sink or swap (see `Removal`). `jointly` also
+    removes all of the heads at once; `approximate` ranks every head with a single backward pass. With swap,
+    the output comes from the `other` prompt (one for each text). It is swapped at all tokens, at the position
+    `token`, or at each token separately, and it reaches all later heads, or only the head `into`. The results
+    in `back` are for the opposite direction.
+
+    Raises UserError for heads that the model does not have and for arguments that cannot be combined or do
+    not fit the model, and MemoryError if memory runs out.
     """
     from attncli.features.ablate.effects import ablated
 

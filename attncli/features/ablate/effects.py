@@ -1,4 +1,4 @@
-"""Remove every head in turn, on every text, and compare the model's predictions."""
+"""Remove heads one after the other, on every text, and compare the predictions of the model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -54,12 +54,13 @@ EffectNumbers = dict[str, float]
 
 
 class Baseline:
-    """The output with all heads, which is compared with each output that lacks some of them.
+    """The output with all heads, with which the outputs without some heads are compared.
 
     The numbers are the loss in nats per token and, for an answer, its probability and its logit minus the
-    logit of the token it is compared with. The effects are differences: without the heads minus with them. kl
-    is sum p ln(p / q) of the predictions with all heads (p) and without (q). output_change, for a model that
-    predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a picture, is 1 - cos(y', y) of [CLS].
+    logit of the token it is compared with. Effects are differences: without the heads minus with all heads.
+    kl is sum p ln(p / q), where p are the predictions with all heads and q the predictions without some.
+    output_change, for a model that predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a picture, is 1
+    - cos(y', y) of [CLS].
     """
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
@@ -84,9 +85,9 @@ class Baseline:
     def effects(
         self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """The effects in each output, and the position where the loss rose or the output changed most.
+        """Return the effects in each output, and the position where the loss rose or the output changed most.
 
-        The outputs are compared one after the other, so that only one copy of the predictions is in memory.
+        The outputs are compared one after another, so that memory holds only one copy of the predictions.
         """
         return [self._effects(output) for output in outputs]
 
@@ -109,13 +110,13 @@ class Baseline:
 
 
 def _largest(changes: Float[Tensor, " place"]) -> int | None:
-    """The position of the largest change, or None if none of several changes exceeds rounding error."""
+    """Return the position of the largest change, or None if none of several changes exceeds rounding."""
     most = int(changes.argmax())
     return most if len(changes) == 1 or changes[most] > AGREES else None
 
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
-    """|d loss / d gate| of each head on one text, by call; a gate of 1 multiplies the head's output.
+    """Compute |d loss / d gate| of each head on one text, by call; a gate of 1 multiplies the head's output.
 
     Michel et al. 2019 (1905.10650), equation 2. Layers without a softmax come after the attention layers.
     """
@@ -157,14 +158,14 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
 
 
 class Looks(NamedTuple):
-    """The keys that each head, by number, looks at from the tokens where removing it costs most."""
+    """The keys that each head looks at from the tokens where removing the head costs most, by head number."""
 
     rows: Records[LookedAtKey]
     query_positions: Mapping[int, int | None]
     tokens: Sequence[str]
 
     def cells(self, number: int) -> dict[str, object]:
-        """The table cells of a head; for a head without a softmax, only its query."""
+        """Return the table cells of a head. A head without a softmax has no key, only a query."""
         if not self.rows:
             return {}
         if number < len(self.rows):
@@ -176,7 +177,7 @@ class Looks(NamedTuple):
 
 @dataclass
 class Ablation:
-    """Removes heads from a model on some texts, and collects the effects of each."""
+    """Removes heads from a model on some texts, and collects the effect of each head."""
 
     readings: Sequence[Predicted]
     pretrained: Pretrained
@@ -243,7 +244,10 @@ class Ablation:
     def _surveyed(
         self, reading: Predicted, *, is_back: bool = False
     ) -> tuple[Survey, RemovalRuns, dict[int, Tensor]]:
-        """The survey of a text, its run with all heads and, with swap, the outputs of its heads by call."""
+        """Return the survey of a text and its run with all heads.
+
+        With swap, the result includes the outputs of the text's heads by call.
+        """
         options = WHERE_IT_LOOKS if len(self.readings) == 1 and not is_back else NOTHING_MORE
         head_outputs: dict[int, Tensor] = {}
         with ExitStack() as hooks:
@@ -288,7 +292,7 @@ class Ablation:
         begun: float,
         share: float,
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """The effects of removing each set of heads, and the position where each removal costs most."""
+        """Return the effects of removing each set of heads, and where each removal costs most."""
         effects: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
         done = 0
         begins = [[self.reader]] * len(self.removed) if self.reader else self.removed
@@ -364,11 +368,11 @@ class Ablation:
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
     def _mean_gradients(self) -> Tensor | None:
-        """The mean of |d loss / d gate| over the texts for each head, or None without `approximate`."""
+        """Return the mean of |d loss / d gate| over the texts by head, or None without `approximate`."""
         return torch.stack(self.gradients).mean(dim=0) if self.gradients else None
 
     def _exact(self) -> list[EffectNumbers]:
-        """The mean effects of removing each chosen head, averaged over the texts."""
+        """Return the effects of removing each chosen head, averaged over the texts."""
         return _over_texts([text_effects[: len(self.chosen)] for text_effects in self.effects])
 
     def swapped_rows(
@@ -410,7 +414,7 @@ class Ablation:
         return _over_texts([[numbers] for numbers in self.baselines])[0]
 
     def together(self) -> tuple[EffectNumbers, Approximation | None]:
-        """The effects of removing all chosen heads at once, and the quality of the approximation."""
+        """Return the effects of removing all chosen heads at once, and the quality of the approximation."""
         joint: EffectNumbers = {}
         if self.jointly:
             (joint,) = _over_texts([effects[-1:] for effects in self.effects])
@@ -444,19 +448,22 @@ def ablated(
 ) -> HeadEffects:
     """Measure the effect of removing each named head, such as 5:11, or every head, on some texts.
 
-    `method` is what replaces a head's output (see `Removal`). `jointly` also removes all of the heads at
-    once. `approximate` ranks every head with a single backward pass and measures some of them. With swap,
-    each reading has an `other` reading; with `each_token` each token is swapped separately; with `into`, only
-    that later head, such as 18:6, reads the change, along the direct path. Raises UserError for heads that
-    the model does not have and for a request that it cannot meet, and MemoryError if memory runs out.
+    `method` says what replaces the output of a head (see `Removal`). `jointly` also removes all of the heads
+    at once. `approximate` ranks every head with a single backward pass, and measures only some heads exactly.
+    With swap, each reading has an `other` reading; with `each_token`, each token is swapped separately; with
+    `into`, only that later head, such as 18:6, reads the change, along the direct path.
+
+    Raises UserError for heads that the model does not have and for arguments that cannot be combined or do
+    not fit the model, and MemoryError if memory runs out.
     """
     if approximate and method != "zero":
-        raise UserError(f"approximate: needs method zero, since a gate goes from 1 to 0 (got {method})")
+        raise UserError(f"approximate: needs method zero, because a gate goes from 1 to 0 (got {method})")
     if into is not None and jointly:
-        raise UserError("jointly: cannot be combined with `into`, which takes one head at a time")
+        raise UserError("jointly: cannot be combined with `into`, which swaps one head at a time")
     if each_token and len(readings) > 1:
         raise UserError(
-            f"token: each needs a single text, since texts differ in their tokens (got {len(readings)} texts)"
+            "token: each needs a single text, because texts differ in their tokens "
+            f"(got {len(readings)} texts)"
         )
     ablation = Ablation(
         readings,
@@ -496,7 +503,7 @@ def _places(survey: Survey) -> Iterator[HeadPlace]:
 
 
 def _over_texts(text_effects: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
-    """The mean effects of each head over the texts, with 95 % intervals if there are several texts."""
+    """Return the mean effects of each head over the texts, with 95 % intervals if there are several texts."""
     names = list(text_effects[0][0])
     if not names:
         return [{} for _ in text_effects[0]]

@@ -1,4 +1,4 @@
-"""Path patching: replace head outputs with those from another prompt, only along the direct path to one head.
+"""Path patching: replace head outputs by those on another prompt, only along the direct path to one head.
 
 Wang et al. 2022 (2211.00593); Goldowsky-Dill et al. 2023 (2304.05969).
 """
@@ -15,9 +15,9 @@ from attncli.models.removal_runs import RemovalRuns
 
 
 class DirectPaths:
-    """The direct paths from the heads of a prompt to one later head, `reader`.
+    """The direct paths from the heads of a prompt to one later head, the `reader`.
 
-    Everything in between keeps its original output; the norm before the reader is recomputed.
+    Everything in between keeps its original output; only the norm before the reader is recomputed.
     """
 
     def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, reader: HeadPlace) -> None:
@@ -26,11 +26,11 @@ class DirectPaths:
         self.read = stream.read_by(block)
         self.parts = [StreamPart("head", captured.layer) for captured in layers]
         self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
-        """The stream part of each call, without a head number."""
+        """The part that each call adds to the residual stream, without a head number."""
         self.writes, self.other_writes = (dict(text.parts_before(block)) for text in (stream, other))
 
     def outputs(self, swapped: Sequence[Removed]) -> Tensor:
-        """The model's outputs with each of these sets of heads swapped, at one token or at all tokens."""
+        """Return the outputs with each of these sets of heads swapped, at one token or at all tokens."""
         streams = self.read.repeat(len(swapped), 1, 1)
         for text, heads in enumerate(swapped):
             for place in heads:
@@ -45,6 +45,6 @@ class DirectPaths:
 def direct_paths(
     pretrained: Pretrained, readings: Sequence[Reading], runs: Sequence[RemovalRuns], reader: HeadPlace
 ) -> list[DirectPaths]:
-    """The direct paths for swapping in the other prompt's heads, then for the opposite direction."""
+    """Return the direct paths for swapping in the other prompt's heads, then for the opposite direction."""
     streams = [Stream(pretrained, reading) for reading in readings]
     return [DirectPaths(runs[i], streams[i], streams[1 - i], reader) for i in (0, 1)]

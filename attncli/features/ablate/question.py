@@ -201,7 +201,7 @@ class AblateSpec(EncodedTextSpec):
         yield from super().contradictions()
         for key in self.given("answer", "approximate") if self.is_grid_only else ():
             setting = self.setting_of_file()
-            message = f"needs a model that predicts tokens: give a text beside `{setting}`"
+            message = f"needs a model that predicts tokens: use a text in addition to `{setting}`"
             yield contradiction(key, message, setting)
         if self.jointly and len(self.selected_heads) < 2:
             yield contradiction("jointly", "needs two or more `heads`", "heads")
@@ -210,11 +210,11 @@ class AblateSpec(EncodedTextSpec):
 METHODS = {
     "zero": "A removed head outputs zero, as if its columns of W_O were zero.",
     "mean": "The output of a removed head is its mean over all tokens.",
-    "swap": "The output of each head is replaced by its output on the other prompt; back: the reverse.",
+    "swap": "Each head's output is replaced by its output on the other prompt; back: the opposite direction.",
     "sink": "The output of a removed head is the value of the first token, as if it looked only there.",
 }
 
-AT_TOKENS = "Heads are swapped at one token of each text: that of its line or, without one, `--token`."
+AT_TOKENS = "Each text is swapped at one token, which its line or, by default, `--token` names."
 LINEAR = "linear"
 LINEAR_METHODS = {
     "zero": "Heads without a softmax are removed at the input of W_O, after gate and norm.",
@@ -223,8 +223,8 @@ LINEAR_METHODS = {
 }
 
 GRID_NOTE = (
-    "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
-    "if the model has one."
+    "output_change is the mean of ||y' - y|| / ||y|| over the last vectors; cls_change is 1 - cos(y', y) of "
+    "[CLS], if the model has one."
 )
 
 
@@ -262,7 +262,7 @@ def _pair(
     *,
     token: str | None = None,
 ) -> "Predicted":
-    """Read a prompt and its other prompt, swapped at `token`, at the spec's token, or at all tokens."""
+    """Read a prompt and its other prompt, to be swapped at `token`, at the spec's token, or at all tokens."""
     from attncli.models.predicted import predicted_pair
     from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
@@ -374,7 +374,7 @@ def _report(
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
-    """The effect to sort heads by. Raises UserError for an effect that was not measured."""
+    """Return the effect that heads are sorted by. Raises UserError for an effect that was not measured."""
     if spec.sort is None and "restored" in measured:
         return "restored"
     if spec.sort is None:
@@ -411,19 +411,20 @@ def _notes(
 
 
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
-    """The note that says which predictions the numbers describe."""
+    """Return the note that says which predictions the numbers describe."""
     from attncli.models.targets import token_text
 
     places = counted(sum(reading.num_places for reading in readings), "token")
     if readings[0].answer is not None:
         answers = {token_text(pretrained, int(reading.targets)) for reading in readings}
         answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
-        return f"Measured where {answer} should come: its loss is -ln p, in nats."
+        return f"Measured only on the prediction of {answer}, whose loss is -ln p, in nats."
     if pretrained.predicts is None and readings[0].on_grid:
         return GRID_NOTE
     if pretrained.predicts is None:
         return (
-            "The model predicts no tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
+            "The model predicts no tokens: output_change is the mean of ||y' - y|| / ||y|| over the last "
+            "vectors."
         )
     if spec.probe:
         return f"Loss in nats per token, over the second copy of the probe ({places})."

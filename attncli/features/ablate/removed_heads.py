@@ -22,7 +22,7 @@ SAMPLED_HEADS = 16
 class HeadsOfModel:
     """The heads of a model in the order of its calls, followed by the heads without a softmax.
 
-    `places` has the place of each head among the calls. `mixers` maps the number of each head without a
+    `places` contains the place of each head among the calls. `mixers` maps the number of each head without a
     softmax to the kind of its layer.
     """
 
@@ -39,7 +39,7 @@ class HeadsOfModel:
         heads: Sequence[ModelHead],
         places: Sequence[HeadPlace],
     ) -> "HeadsOfModel":
-        """Combine the given heads, which have a softmax, with the run's heads without one."""
+        """Combine the given heads, which have a softmax, with the heads of the run that have none."""
         heads, places, mixers = [*heads], [*places], dict[int, str]()
         attending = {head.layer for head in heads}
         has_both = any(linear.captured.layer in attending for linear in run.linear)
@@ -58,9 +58,9 @@ class HeadsOfModel:
         return len(self.heads) - len(self.mixers)
 
     def chosen(self, names: Sequence[str], method: RemovalMethod, ranking: Tensor | None) -> list[int]:
-        """The numbers of the heads to remove: the named heads, a sample of the ranking, or all heads.
+        """Return the numbers of the heads to remove: the named heads, a sample of the ranking, or all heads.
 
-        Raises UserError for a name that no head has, or for a head that `method` cannot remove.
+        Raises UserError for a name that no head has, and for a head that `method` cannot remove.
         """
         if names:
             return [self._number(name, method) for name in names]
@@ -75,32 +75,33 @@ class HeadsOfModel:
     def _number(self, name: str, method: RemovalMethod) -> int:
         number = head_index(self.heads, name, "heads", self.pretrained)
         if method == "sink" and number in self.mixers:
-            use = "use zero, mean or swap"
-            raise UserError(
-                f"method: sink needs heads with a softmax, and {name} is {self.mixers[number]}: {use}"
-            )
+            reason = f"{name} belongs to a {self.mixers[number]} layer: use zero, mean or swap"
+            raise UserError(f"method: sink needs heads with a softmax, but {reason}")
         return number
 
     def row(self, number: int, patterns: Sequence[str]) -> dict[str, object]:
-        """The cells that name a head, with its most frequent pattern or, without a softmax, its layer."""
+        """Return the cells that name a head, with its most frequent pattern.
+
+        For a head without a softmax, the pattern is the kind of its layer.
+        """
         pattern = self.mixers[number] if number in self.mixers else most_frequent_pattern(patterns)
         return {**self.heads[number]._asdict(), "pattern": pattern}
 
     def by_layer(self, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-        """Sort rows of all heads by layer."""
+        """Return the rows of all heads, sorted by layer."""
         return sorted(rows, key=lambda row: int(str(row["layer"]))) if self.mixers else rows
 
     def reader_place(self, name: str) -> HeadPlace:
-        """The place of the head `into`. Raises UserError if that head has no softmax."""
+        """Return the place of the head `into`. Raises UserError if that head has no softmax."""
         number = head_index(self.heads, name, "into", self.pretrained)
         if number in self.mixers:
             raise UserError(
-                f"into: must be a head with a softmax (got {name}, a head of {self.mixers[number]})"
+                f"into: must be a head with a softmax (got {name}, in a {self.mixers[number]} layer)"
             )
         return self.places[number]
 
     def before(self, reader: HeadPlace, numbers: Sequence[int]) -> list[int]:
-        """The heads among `numbers` that belong to layers before the reader's."""
+        """Return those heads among `numbers` whose layer comes before that of the reader."""
         layer = self.heads[self.places.index(reader)].layer
         return [
             number

@@ -6,13 +6,13 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 def _effect(unit: str = "") -> float | None:
-    """A number or, for several texts, a mean with its interval."""
+    """Return the type of a number or, for several texts, of a mean with its interval."""
     effect: float | None = column(unit=unit, has_interval=True, is_needed=False)
     return effect
 
 
 class BaselineNumbers(Record):
-    """The predictions with all heads; for several texts, means with 95 % intervals."""
+    """The quality of the predictions with all heads; for several texts, means with 95 % intervals."""
 
     loss: float | None = _effect("nats")
     probability: float | None = _effect()
@@ -20,7 +20,7 @@ class BaselineNumbers(Record):
 
 
 class Effects(BaselineNumbers):
-    """The effects of removing heads; effects on the baseline's numbers are signed differences from it."""
+    """The effects of removing heads. Effects on the numbers of the baseline are differences from it."""
 
     kl: float | None = _effect("nats")
     restored: float | None = _effect()
@@ -31,9 +31,9 @@ class Effects(BaselineNumbers):
 class HeadEffect(Effects):
     """The effects of removing one head, at all tokens or at one `token`.
 
-    `kind` is self, cross or, for a head without a softmax, linear; the `pattern` of a linear head is its kind
-    of layer. `approximate` is |d loss / d gate|. For a single text, `query` is the token where removing the
-    head costs most, and `key` is the token that the head looks at most from there.
+    `kind` is self or cross, or linear for a head without a softmax; the `pattern` of a linear head is the
+    kind of its layer. `approximate` is |d loss / d gate|. For a single text, `query` is the token where
+    removing the head costs most, and `key` is the token that the head looks at most from this query.
     """
 
     layer: int
@@ -53,7 +53,7 @@ class HeadEffect(Effects):
 
 
 class Approximation(Record):
-    """Spearman's correlation between the gradients of some heads and the loss without them."""
+    """Spearman's correlation, over some heads, between the gradients and the loss without each head."""
 
     rank_correlation: float | None
     heads: int
@@ -61,12 +61,12 @@ class Approximation(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadEffects(Result):
-    """The effects of removing heads: for several texts, means with 95 % intervals.
+    """The effects of removing heads; for several texts, means with 95 % intervals.
 
     `heads` has one row per head that was measured, or per head and token; `baseline` has the numbers with all
     heads, and `joint` the effects of removing all named heads at once. With swap, `back` and `back_baseline`
-    are for the opposite direction: the other prompt, with the heads of this one. `unshown` is a sentence that
-    names the layers whose heads were not measured; the notes include it, too.
+    are for the opposite direction: the other prompt, with the heads of this prompt. `unshown` is a sentence
+    that names the layers whose heads were not measured; the notes also include this sentence.
     """
 
     heads: Records[HeadEffect] = group()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from attncli.core.names import EFFECTS, stack_label
+from attncli.core.names import EFFECTS, LOOKED_AT, stack_label
 from attncli.features.ablate.results import BaselineNumbers, HeadEffect, HeadEffects
 from attncli.records.columns import Records
 from attncli.records.report import Report
@@ -32,9 +32,9 @@ from attncli.views.texts import fixed
 MOST_LINES, FEWEST_HEADS = 30, 4
 HIGHEST_GRID = 13
 FIXED_LINES = 9
-"""The title, the text, the table's title, header and rule, the line Next, and blank lines between them.
+"""The title, the text, the table's title, header and rule, the line Next, and the blank lines between them.
 
-A header with names of two words has a second line.
+If the header has names of two words, it takes another line.
 """
 
 
@@ -43,7 +43,7 @@ def _sort(report: Report) -> str:
 
 
 def shows_all_heads(report: Report) -> bool:
-    """True if all heads were measured, so that a grid can show them."""
+    """Return True if all heads were measured, so that a grid can show them."""
     return not report.spec.get("heads") or bool(report.spec.get("approximate"))
 
 
@@ -53,16 +53,28 @@ def _other_prompt(report: Report) -> str:
 
 
 def _heads_below(report: Report, display: Display) -> int:
-    """The number of heads that fit on the screen below the grids, the summary and the notes."""
+    """Return the number of heads that fit on the screen below the grids, the summary and the notes."""
     heads = report.result_of(HeadEffects).heads
     drawings = GRIDS.drawings(report, display)
     has_second_header = bool(looked_at_columns(heads, display)) or any(
         effect_header[0] for effect_header in map(_effect_header, _effects(heads, _sort(report)))
     )
     taken = FIXED_LINES + has_second_header + (grid_lines(drawings) if any(d.usual for d in drawings) else 0)
-    lines = (*_summary(report, display), *map(plain_text, report.notes))
+    lines = (*_summary(report, display), *map(plain_text, _notes(report)))
     taken += sum(-(-cell_len(line) // display.columns) for line in lines)
     return requested_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """Yield the meaning of the columns whose names do not explain them, then the notes."""
+    heads = report.result_of(HeadEffects).heads
+    meanings = ["kl: how far the predictions move"] if "kl" in heads.cells else []
+    if {*LOOKED_AT} <= heads.cells.keys() and any(row.key is not None for row in heads):
+        meanings += ["missed most at: the token that loses most without the head"]
+        meanings += ["from there looks at: its strongest key at that token, with the weight"]
+    if meanings:
+        yield f"{'; '.join(meanings)}."
+    yield from report.notes
 
 
 def _most_heads(report: Report, display: Display) -> int:
@@ -70,7 +82,7 @@ def _most_heads(report: Report, display: Display) -> int:
 
 
 def _summary(report: Report, display: Display) -> Iterator[str]:
-    """The numbers with all heads, and the effects of removing several heads at once."""
+    """Yield the numbers with all heads, and the effects of removing several heads at once."""
     result, precision = report.result_of(HeadEffects), display.precision
     num_heads = len(report.spec.get("heads") or ())
     if result.baseline:
@@ -79,7 +91,7 @@ def _summary(report: Report, display: Display) -> Iterator[str]:
         yield f"without {num_heads} heads at once: {_numbers(result.joint, precision, signed=True)}"
     if approximation := result.approximation:
         correlation = fixed(approximation.rank_correlation, precision)
-        yield f"rank correlation of approximate and loss, on {approximation.heads} heads: {correlation}"
+        yield f"rank correlation of approximate with loss, over {approximation.heads} heads: {correlation}"
 
 
 def _numbers(numbers: BaselineNumbers, precision: int, *, signed: bool = False) -> str:
@@ -100,17 +112,17 @@ LARGEST_EFFECTS = {
     "loss": "{change} raises the loss most",
     "kl": "{change} moves the predictions most",
     "probability": "{change} lowers the answer's probability most",
-    "logit_difference": "{change} lowers the difference of the logits most",
-    "restored": "{head} restores the other prompt's difference of logits most",
+    "logit_difference": "{change} lowers the difference between the logits most",
+    "restored": "{head} restores most of the other prompt's logit difference",
     "cls_change": "{change} turns [CLS] most",
     "output_change": "{change} changes the output most",
     "approximate": "{head} has the largest gradient",
 }
-"""The sentence on the first head, by the effect that heads are sorted by."""
+"""The sentence about the first head, by the effect that heads are sorted by."""
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The summary, and the head with the largest effect, if that effect is above zero."""
+    """Yield the summary, and the head with the largest effect, if that effect is above zero."""
     result, precision = report.result_of(HeadEffects), Display().precision
     for line in _summary(report, Display()):
         yield f"{line[0].upper()}{line[1:]}."
@@ -139,23 +151,23 @@ def _finding(report: Report) -> Iterator[str]:
         direction = "rise" if effect.negative_is_better else "fall"
         yield f"A {direction} means that the model does better without the head."
     if first.get("query_token") is not None:
-        yield "query: the token where removing a head costs most; key: what it looks at most from there."
+        yield "query: the token that loses most without the head; key: its strongest key at that token."
 
 
 def _effect_name(name: str) -> str:
-    """The effect that a column belongs to, such as `loss` for `loss_low`, the lower end of its interval."""
+    """Return the effect of a column, such as `loss` for `loss_low`, the lower end of its interval."""
     return name.removesuffix("_low").removesuffix("_high")
 
 
 def _at_token(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
-    """The token at which each head was swapped, if heads were swapped at single tokens."""
+    """Return a column with the token at which each head was swapped, if tokens were swapped separately."""
     if "token_text" not in rows.cells:
         return []
     return [Column(("at", "token"), [f"{row.token} {plain_text(row.token_text)}" for row in rows], left=True)]
 
 
 def _lost(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
-    """The columns of effects, starting with the effect that heads are sorted by."""
+    """Return the columns of effects, starting with the effect that heads are sorted by."""
     return [
         Column(_effect_header(name), [_number(name, row[name], display.precision) for row in rows])
         for name in _effects(rows, _sort(report))
@@ -170,12 +182,12 @@ def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
 
 
 def _effect_header(name: str) -> tuple[str, str]:
-    """The two lines of a header: the effect and its unit, or the two words of its name."""
+    """Return the two lines of a header: the effect and its unit, or the two words of the name."""
     return (name, NATS) if nats(name) else split_header(name)
 
 
 def _effects(rows: Records[HeadEffect], sort: str) -> list[str]:
-    """The effects that were measured, starting with the effect that heads are sorted by."""
+    """Return the effects that were measured, starting with the effect that heads are sorted by."""
     effects = [name for name in rows.cells if _effect_name(name) in EFFECTS]
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
@@ -206,8 +218,8 @@ SCREEN = FirstScreen(
             settings={"sort": str},
         ),
         GRIDS,
-        Notes(apart=True),
+        Notes(_notes, apart=True),
     ),
     finding=_finding,
 )
-"""The model, its text and its predictions; the heads by effect; a grid; notes."""
+"""The model, its text and its predictions; the heads sorted by effect; a grid; notes."""

@@ -40,16 +40,14 @@ from attncli.views.texts import fixed, heading, range_ends, readable
 WIDE, TALL = 120, 40
 LEAST_LEFT, MOST_LEFT = 28, 70
 MAP_SHARE, ALL_SHARES, LEAST_BARS = 3, 5, 40
-"""On a wide screen the map takes three fifths of the room beside the heads, but leaves at least LEAST_BARS
-cells.
-"""
+"""On a wide screen, the map takes three fifths of the width beside the heads, but leaves LEAST_BARS cells."""
 TOKENS_PER_PAGE = 10
 MAX_KEYS = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
 NO_MODEL = "{} needs a model, not a saved report: attn browse TEXT --model MODEL"
 PROGRAM_HINTS = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
 MODEL_KEYS = {"a": "ablate", "w": "why", "e": "edit"}
-"""The keys that need a model, with their actions; a program's report has no model."""
+"""The keys that need a model, with their actions. A program's report has no model."""
 NO_HEAD = "{} needs a head: t switches to other tensors, with heads"
 MEMORY_MESSAGE = "out of memory: use fewer tokens"
 POLL_SECONDS, PROGRESS_AFTER_SECONDS = 0.05, 0.2
@@ -101,7 +99,7 @@ MOUSE = ("Click to choose a head, a token, a pattern or the statistic to", "rank
 
 
 class HelpScreen(ModalScreen[None]):
-    """The list of keys, which any key closes. It scrolls on a small screen."""
+    """The list of keys. Any key closes it, and it scrolls on a small screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 
@@ -110,7 +108,7 @@ class HelpScreen(ModalScreen[None]):
         self.keys = keys
 
     def compose(self) -> ComposeResult:
-        """Compose the screen; all text is plain because markup is off."""
+        """Compose the screen. All text is plain, because markup is off."""
         width = max(map(len, self.keys))
         lines = [f"{key:<{width}}  {meaning}" for key, meaning in self.keys.items()]
         with VerticalScroll():
@@ -139,9 +137,9 @@ class EditScreen(ModalScreen[str | None]):
 
 
 class Measurement:
-    """Runs one measurement at a time in a separate thread, so that the keys stay responsive.
+    """Runs one measurement at a time in a separate thread, so that the keys remain responsive.
 
-    The thread is a daemon, so q does not wait for it.
+    The thread is a daemon, so that q does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -159,7 +157,7 @@ class Measurement:
         return time.monotonic() - self.begun
 
     def begin(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Start the computation in a thread; `done` will receive the result."""
+        """Start the computation in a thread. `done` will receive the result."""
         self.what, self.begun = what, time.monotonic()
 
         def work() -> None:
@@ -171,21 +169,21 @@ class Measurement:
         Thread(target=work, daemon=True).start()
 
     def ended(self) -> tuple[Callable[[Any], None], Any] | None:
-        """The callback with the result or error, or None while the thread runs."""
+        """Return the callback with the result or the error, or None while the thread is running."""
         if self._outcomes.empty():
             return None
         self.what = ""
         return self._outcomes.get()
 
     def progress(self) -> str:
-        """The name and duration of the running measurement, or an empty string if none is running."""
+        """Return the name and duration of the running measurement, or an empty string if none is running."""
         return f"{self.what} ... {self.seconds:.0f} s" if self.is_running else ""
 
 
 class Browser(App[None], inherit_bindings=False):
-    """Heads on the left; on the right the chosen head's map and the chosen token's bars.
+    """The browser: the heads on the left; the chosen head's map and the chosen token's bars on the right.
 
-    The browser keeps the terminal's background and text colours; without colours, it draws characters.
+    The browser keeps the background and text colours of the terminal. Without colours, it draws characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -220,7 +218,7 @@ class Browser(App[None], inherit_bindings=False):
         return filters if self.depth != "none" else [*filters, NoColor()]
 
     def compose(self) -> ComposeResult:
-        """Compose the panels; all text is plain because markup is off."""
+        """Compose the panels. All text is plain, because markup is off."""
         yield Static(id="title", markup=False)
         yield Static(id="state", markup=False)
         yield Static(id="about", markup=False)
@@ -267,7 +265,7 @@ class Browser(App[None], inherit_bindings=False):
             panel.show()
 
     def _share_width(self, width: int) -> None:
-        """On a wide screen, give the map the room that its key labels need, if the bars keep enough."""
+        """Give the map the width that its key labels need, if the screen is wide and the bars keep enough."""
         heads, bars = self.query_one(HeadMap), self.query_one(TokenBars)
         wanted = heads.labels_width(width * MAP_SHARE // ALL_SHARES, width - LEAST_BARS)
         is_wider = wanted is not None and self.size.width >= WIDE
@@ -279,7 +277,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def _show_about(self) -> None:
-        """Show the head's pattern, the keys it looks at, and the measurements made with the model."""
+        """Show the pattern of the head, the keys it looks at, and the measurements made with the model."""
         choice = self.choice
         pattern = choice.grid.head_pattern(choice.number)
         lines = [f"{choice.head} {pattern}" if pattern else ""]
@@ -298,7 +296,7 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a measurement in a separate thread; `done` receives the result."""
+        """Run a measurement in a separate thread. `done` receives the result."""
         self.message = ""
         self.measurement.begin(what, compute, done)
         self._show_about()
@@ -327,7 +325,7 @@ class Browser(App[None], inherit_bindings=False):
             self.waiting.popleft()()
 
     def _comes_next(self, action: Callable[[], None]) -> bool:
-        """Queue the action behind a running measurement; return False if none is running."""
+        """Queue the action behind a running measurement. Return False if none is running."""
         if not self.measurement.is_running:
             return False
         self.waiting.append(action)
@@ -335,7 +333,7 @@ class Browser(App[None], inherit_bindings=False):
         return True
 
     def _model_for(self, key: str) -> BrowsedModel | None:
-        """The model, if there is one and a head is chosen; otherwise show why it cannot be used."""
+        """Return the model if there is one and a head is chosen. Otherwise, show why it cannot be used."""
         if self.model is None:
             self._say(NO_MODEL.format(key))
         elif self.choice.grid.axes != PLACES:
@@ -381,7 +379,7 @@ class Browser(App[None], inherit_bindings=False):
         self._measure(f"measuring the contribution of {head}", lambda: model.addition(head), done)
 
     async def action_edit(self) -> None:
-        """Edit the text and keep the model; later keys apply to the new text."""
+        """Edit the text and keep the model. Keys pressed later apply to the new text."""
         if self.model is None:
             self._say(NO_MODEL.format("e"))
         else:
@@ -398,13 +396,13 @@ class Browser(App[None], inherit_bindings=False):
         self._measure("reading the text", lambda: model.look(text), done)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Allow only Ctrl-C while the help or the editor is open; for a program, ignore keys for a model."""
+        """Allow only Ctrl-C while the help or the editor is open, and no model keys without a model."""
         if self.is_program and action in MODEL_KEYS.values():
             return False
         return action == "interrupt" or len(self.screen_stack) <= 1
 
     def action_move(self, key: str) -> None:
-        """Change the choice as the key says, and show the result."""
+        """Change the choice according to the key, and show the result."""
         MOVES[key](self.choice)
         self.message = ""
         self.show()
@@ -436,7 +434,7 @@ COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor"
 
 
 def state_line(choice: Choice) -> str:
-    """The tensor, its head and the range of the colours, in at most 80 columns."""
+    """Return the tensor, its head and the range of the colours, in at most 80 columns."""
     shading = choice.shading
     ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
     grid = choice.grid
@@ -450,7 +448,7 @@ def state_line(choice: Choice) -> str:
 
 
 def _added(addition: Addition) -> str:
-    """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
+    """Return a head's addition, such as `adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size`."""
     keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:MAX_KEYS]
     what = f"{addition.contribution:+.3g} to the logit of {addition.token!r} ({addition.logit:.2f})"
     texts = (f"{label} {number:+.3g}" for label, number in keys)
@@ -458,13 +456,13 @@ def _added(addition: Addition) -> str:
 
 
 def _effect(name: str, number: float) -> str:
-    """`loss +0.53` or `kl 0.21`: only differences have a sign."""
+    """Return an effect, such as `loss +0.53` or `kl 0.21`. Only differences have a sign."""
     sign = "+" if EFFECTS.get(name, Effect()).is_difference and number > 0 else ""
     return f"{name} {sign}{fixed(number, 4)}"
 
 
 def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) -> int:
-    """Run the browser until the user leaves it, and return the exit code."""
+    """Run the browser until the user leaves it. Return the exit code."""
     os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads this on import
 
     gc.freeze()  # Objects that exist now will stay until the end, so only later ones are collected.

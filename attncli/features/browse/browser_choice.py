@@ -37,7 +37,7 @@ MapPlace = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Addition:
-    """A head's contribution to the logit of the next token, split by key, together with the key labels.
+    """A head's contribution to the logit of the next token, split by key, with the labels of the keys.
 
     `rank` is its rank by absolute value among `num_heads`, counted from 1.
     """
@@ -51,8 +51,10 @@ class Addition:
 
 
 class BrowsedModel(Protocol):
-    """The model behind the browser's report. Its methods may take long. For what the model cannot do, they
-    raise UserError without a setting's key. Heads have names such as 24:4.
+    """The model behind the report in the browser. Its methods may take a long time.
+
+    They raise UserError, without the key of a setting, for everything that the model cannot do. Heads have
+    names such as 24:4.
     """
 
     text: str
@@ -62,20 +64,20 @@ class BrowsedModel(Protocol):
         ...
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """The effects of removing these heads together, by name."""
+        """Return the effects of removing these heads together, by name."""
         ...
 
     def addition(self, head: str) -> Addition:
-        """The contribution of a head to the logit of the next token."""
+        """Return the contribution of a head to the logit of the next token."""
         ...
 
 
 @dataclass(frozen=True)
 class MapGrid:
-    """The maps of one tensor, arranged by the leading axes: layers and heads.
+    """The maps of one tensor, arranged by its leading axes: layers and heads.
 
-    The last of these axes runs to the right, the others run down. If a head's full weights were saved, they
-    replace its pooled map.
+    The last of these axes runs to the right, the others run down. If the full weights of a head were saved,
+    they replace its pooled map.
     """
 
     report: Report
@@ -101,13 +103,13 @@ class MapGrid:
 
     @property
     def first_number(self) -> int:
-        """The first map with a finite number: in hybrid models, some layers have no attention."""
+        """The first map with a finite number, because some layers of hybrid models have no attention."""
         places = map(self.place, range(self.num_places))
         has_numbers = (np.isfinite(self.maps[place].values).any() for place in places)
         return next((number for number, has_some in enumerate(has_numbers) if has_some), 0)
 
     def head_pattern(self, number: int) -> str:
-        """A head's pattern with its strongest statistic, or an empty string if the pattern is unknown."""
+        """Return a head's pattern with its strongest statistic, or an empty string for an unknown pattern."""
         row = self.heads.get(self.place(number), {})
         strengths = {
             name: (pattern.statistic, value)
@@ -122,15 +124,15 @@ class MapGrid:
         return f"{pattern} ({statistic} {value:.2f})"
 
     def place(self, number: int) -> MapPlace:
-        """The place of the map with this number; maps are numbered row by row."""
+        """Return the place of the map with this number. Maps are numbered row by row."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
 
     def row_name(self, row: int) -> str:
-        """The layer, or the indices on all axes but the last."""
+        """Return the layer, or the indices on all axes but the last."""
         return ".".join(map(str, self.place(row * self.num_columns)[:-1]))
 
     def head_name(self, number: int) -> str:
-        """`5:11`, `decoder:5:11` with several stacks, or `head 11` without layers."""
+        """Return a name such as `5:11`, `decoder:5:11` with several stacks, or `head 11` without layers."""
         place = self.place(number)
         if self.axes != PLACES:
             return ", ".join(place_names(zip(self.axes, place, strict=True)))
@@ -139,14 +141,14 @@ class MapGrid:
 
     @cached_property
     def heads(self) -> dict[MapPlace, Row]:
-        """The survey's rows for these heads, by place; empty for other kinds of reports."""
+        """The survey's rows for these heads, by place. Other kinds of reports have none."""
         if self.axes != PLACES:
             return {}
         return {head_place(row): row for row in _survey_rows(self.report)}
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:
-        """The pattern letters of `attn heads`: lower case for most heads that look at the first token."""
+        """The pattern letters of `attn heads`, in lower case for most heads that look at the first token."""
         rows = {place: row for place, row in self.heads.items() if "pattern" in row}
         is_carpet = is_mostly_first([*rows.values()])
         return {place: head_letter(row, is_carpet) for place, row in rows.items()}
@@ -164,7 +166,7 @@ class MapGrid:
 
 
 def grids(report: Report) -> list[MapGrid]:
-    """The maps of a report, weights first; empty if no tensor has both queries and keys."""
+    """Return the maps of a report, weights first. Empty if no tensor has both queries and keys."""
     whole = whole_heads(report)
     names = [
         name
@@ -188,7 +190,7 @@ def _grid(report: Report, name: str, whole: Mapping[MapPlace, str]) -> MapGrid:
 
 
 def head_statistics(report: Report, axes: tuple[str, ...], shape: MapPlace) -> dict[str, np.ndarray]:
-    """Each statistic as one number per head: taken from the survey's rows, or averaged over the queries."""
+    """Return each statistic as one number per head, from the survey or averaged over the queries."""
     if axes == PLACES and report.table("heads"):
         return _survey_statistics(report, shape)
     part = tuple(map(slice, shape))
@@ -200,13 +202,13 @@ def head_statistics(report: Report, axes: tuple[str, ...], shape: MapPlace) -> d
 
 
 def _survey_rows(report: Report) -> Table:
-    """The rows of the heads whose maps the report holds."""
+    """Return the rows of the heads whose maps the report holds."""
     stacks = STACKS.get(str(report.spec.get("maps")), ("self", "decoder"))
     return Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
 
 
 def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]:
-    """The statistics of the heads, with NaN for a map that belongs to no head."""
+    """Return the statistics of the heads, with NaN for a map that belongs to no head."""
     heads = _survey_rows(report)
     statistics = {}
     for name in heads[0] if heads else ():
@@ -221,7 +223,7 @@ def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]
 def token_statistics(
     report: Report, axes: tuple[str, ...], place: MapPlace, axis: str, token: int
 ) -> dict[str, float]:
-    """The statistics of one query's row of weights or of one key's column."""
+    """Return the statistics of one query's row of weights, or of one key's column."""
     return {
         name: float(tensor.values[(*place, token)])
         for name, tensor in report.tensors_of(GROUPS.get(axis, "")).items()
@@ -232,7 +234,7 @@ def token_statistics(
 MAX_SHADINGS = 16
 
 Colouring = tuple[int, int, str, int]
-"""The number of the grid and of the map in it, the scale, and the number of excluded first keys."""
+"""The number of the grid, the number of the map in it, the scale, and the number of excluded first keys."""
 
 
 @lru_cache(maxsize=8)
@@ -241,14 +243,14 @@ def _labels(axis: LabelledAxis) -> tuple[str, ...]:
 
 
 def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
-    """The indices that sort the numbers; missing numbers come last."""
+    """Return the indices that sort the numbers; missing numbers come last."""
     keys = -numbers.astype(np.float64) if descending else numbers
     order: list[int] = np.argsort(np.where(np.isfinite(numbers), keys, np.inf), kind="stable").tolist()
     return order
 
 
 def _survey_query(report: Report) -> int | None:
-    """The position of a survey's first `--from` token, or None without such a token."""
+    """Return the position of a survey's first `--from` token, or None without such a token."""
     survey = report.result
     if not isinstance(survey, HeadSurvey):
         return None
@@ -272,14 +274,14 @@ class Ranking:
             self.is_on = self.is_on and self.statistic is not None
 
     def heads(self, grid: MapGrid) -> list[int]:
-        """The head numbers, ordered by the statistic; heads that have no value come last."""
+        """Return the head numbers, ordered by the statistic. Heads without a value come last."""
         values = grid.statistics.get(self.statistic or "")
         if values is None:
             return list(range(grid.num_places))
         return _order(values.ravel(), descending=not self.smallest_first)
 
     def step(self, grid: MapGrid, step: int) -> None:
-        """Turn the ranking on or, if it is on already, rank by the statistic `step` places later."""
+        """Turn the ranking on. If it is on already, rank by the statistic `step` places later."""
         if self.statistic is None:
             return
         if self.is_on:
@@ -297,7 +299,7 @@ class Ranking:
 
 
 class Colours:
-    """The colour scale of the maps, and how many of the first keys it ignores.
+    """The colour scale of the maps, and the number of first keys that it ignores.
 
     The shadings of recent maps are cached.
     """
@@ -308,11 +310,11 @@ class Colours:
         self._shadings: dict[Colouring, Shading] = {}
 
     def skip(self, matrix: Matrix) -> int:
-        """The number of first keys to ignore; at least one key remains."""
+        """Return the number of first keys to ignore. At least one key remains."""
         return min(self.num_sinks, matrix.values.shape[1] - 1) if self.skips else 0
 
     def shading(self, matrix: Matrix, colouring: Colouring) -> Shading:
-        """The position of each of a map's numbers on the colour map."""
+        """Return the position of each of a map's numbers on the colour map."""
         if colouring not in self._shadings:
             while len(self._shadings) >= MAX_SHADINGS:
                 del self._shadings[next(iter(self._shadings))]
@@ -338,9 +340,10 @@ class Colours:
 class Choice:
     """The state of the browser, independent of textual.
 
-    `removed` has the heads without which the model was measured, and `effects` the result; `additions` has
-    the contributions of heads to a logit. With `is_received`, the view shows who looks at the chosen key, and
-    otherwise where the chosen query looks. With `by_weight`, the bars are sorted by their numbers.
+    `removed` contains the heads without which the model was measured, and `effects` the result; `additions`
+    contains the contributions of heads to a logit. If `is_received` is true, the view shows who looks at the
+    chosen key; otherwise, it shows where the chosen query looks. With `by_weight`, the bars are sorted by
+    their numbers.
     """
 
     def __init__(
@@ -368,7 +371,7 @@ class Choice:
         self._choose_first_token()
 
     def look_at(self, grids: Sequence[MapGrid]) -> None:
-        """Switch to another text for the same model: keep the head and the colours, drop measurements."""
+        """Switch to another text for the same model. Keep the head and the colours, and drop measurements."""
         self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
         self.removed, self.effects, self.additions = (), {}, {}
         self.colours.clear()
@@ -377,9 +380,11 @@ class Choice:
         self._choose_first_token()
 
     def _choose_first_token(self) -> None:
-        """Choose the query that looks at a picture or that the survey names; on a causal map, choose the last
-        query, which sees all keys; otherwise choose the query with the largest weight on another key,
-        ignoring the first and last tokens, which are special.
+        """Choose the first token to show.
+
+        This is the query that looks at a picture or that the survey names. Otherwise, on a causal map, it is
+        the last query, which sees all keys; on other maps, it is the query with the largest weight on another
+        key, ignoring the first and last tokens, which are special.
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
         report = self.grid.report
@@ -418,7 +423,7 @@ class Choice:
         return self.grid.head_name(self.number)
 
     def looks_at(self, most: int) -> str:
-        """The largest bars, as in `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
+        """Return the largest bars, as in `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
         numbers = np.nan_to_num(self.numbers.astype(np.float64))
         order = [place for place in _order(numbers, descending=True)[:most] if numbers[place] != 0]
         texts = (f"{self.bar_labels[place].strip()} {numbers[place]:.2f}" for place in order)
@@ -432,7 +437,7 @@ class Choice:
 
     @property
     def look(self) -> Look:
-        """The numbers of the chosen token on the picture: where it looks, or who looks at it."""
+        """The chosen token's numbers on the picture: where it looks, or who looks at it."""
         assert self.picture is not None
         on_picture = len(self.numbers) == len(self.picture.boxes)
         numbers = self.numbers if on_picture else self.matrix.values[self.query]
@@ -444,7 +449,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Keep every choice within the report; a token becomes the block that contains it, or vice versa."""
+        """Keep every choice within the report. A token becomes the block that contains it, or vice versa."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         self.ranking.settle(grid)
@@ -459,7 +464,7 @@ class Choice:
         self.settle()
 
     def choose_head(self, number: int) -> None:
-        """Choose a head by its number; heads are numbered layer by layer."""
+        """Choose a head by its number. Heads are numbered layer by layer."""
         self.number = number
         self.settle()
 
@@ -499,7 +504,7 @@ class Choice:
 
     @property
     def skip(self) -> int:
-        """The number of first keys that the colours ignore; at least one key remains."""
+        """The number of first keys that the colours ignore. At least one key remains."""
         return self.colours.skip(self.matrix)
 
     @property
@@ -537,23 +542,23 @@ class Choice:
 
     @property
     def places(self) -> np.ndarray:
-        """The positions of these numbers on the colour map; NaN for missing numbers and ignored keys."""
+        """The positions of these numbers on the colour map, with NaN for missing numbers and ignored keys."""
         return self._bars(self.shading.places)
 
     @property
     def order(self) -> list[int]:
-        """The order of the bars: by position, or largest number first and missing numbers last."""
+        """The order of the bars: by position, or largest number first with missing numbers last."""
         numbers = self.numbers
         return _order(numbers, descending=True) if self.by_weight else list(range(len(numbers)))
 
     @property
     def token_statistics(self) -> dict[str, float]:
-        """The statistics of the chosen row or column; empty for a block."""
+        """The statistics of the chosen row or column. A block has none."""
         axis = self.matrix.axes[1 if self.is_received else 0]
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
     def choose_token(self, token: int) -> None:
-        """Choose a token; with one text, it becomes both query and key."""
+        """Choose a token. With one text, the token becomes both query and key."""
         if self.is_received or self.has_one_text:
             self.key = token
         if not self.is_received or self.has_one_text:
@@ -561,12 +566,12 @@ class Choice:
         self.settle()
 
     def step_token(self, step: int, *, around: bool = False) -> None:
-        """Move by `step` tokens; with `around`, wrap around at the ends."""
+        """Move by `step` tokens. With `around`, wrap around at the ends."""
         count, token = len(self.token_labels), self.token + step
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """Choose the token that a bar stands for; with two texts, the view switches to that token's text."""
+        """Choose the token that a bar stands for. With two texts, the view switches to that token's text."""
         if not self.has_one_text:
             self.turn()
         self.choose_token(token)

@@ -1,4 +1,4 @@
-"""The browser's panels: the chosen head's map, the heads, the statistics, and the bars of a token."""
+"""The panels of the browser: the chosen head's map, the heads, the statistics, and a token's bars."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,7 +34,7 @@ BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=
 
 @lru_cache(maxsize=16384)
 def _style(parameters: str) -> Style:
-    """The style that an escape sequence with these parameters sets."""
+    """Return the style that an escape sequence with these parameters sets."""
     ((_, _, style),) = Text.from_ansi(f"\x1b[{parameters}m.").spans
     assert isinstance(style, Style)
     return style
@@ -77,8 +77,9 @@ class Tones:
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """Black or white text on the cell's colour; the chosen text is bold, and reversed if there are no
-        colours.
+        """Return black or white text on the colour of the cell.
+
+        The chosen text is bold, and reversed if there are no colours.
         """
         if self.depth == "none" or np.isnan(place):
             return Segment(text, CHOSEN if is_chosen else None)
@@ -89,14 +90,14 @@ class Tones:
 
 
 def fitted(text: str, width: int) -> str:
-    """The text cut or padded to exactly `width` cells; a truncated text ends in an ellipsis."""
+    """Return the text cut or padded to exactly `width` cells. A truncated text ends in an ellipsis."""
     return set_cell_size(shortened(text, width), width) if width > 0 else ""
 
 
 class Panel(ScrollView, can_focus=False):
-    """A panel that draws only its visible lines; line 0 is a fixed heading.
+    """A panel that only draws its visible lines. Line 0 is a fixed heading.
 
-    Subclasses define the number of lines, what each line contains, and what a click does.
+    Subclasses define the number of lines, the content of each line, and the effect of a click.
     """
 
     def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
@@ -104,15 +105,15 @@ class Panel(ScrollView, can_focus=False):
         self.choice, self.depth = choice, depth
 
     def tones(self, shading: Shading) -> Tones:
-        """The tones that show a shading on this terminal."""
+        """Return the tones that show a shading on this terminal."""
         return Tones(self.depth, shading.is_diverging)
 
     def heading(self) -> str:
-        """The heading line."""
+        """Return the heading line."""
         raise NotImplementedError
 
     def num_lines(self) -> int:
-        """The number of lines below the heading."""
+        """Return the number of lines below the heading."""
         raise NotImplementedError
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -120,19 +121,19 @@ class Panel(ScrollView, can_focus=False):
         raise NotImplementedError
 
     def line_to_show(self) -> int | None:
-        """The line that must be visible."""
+        """Return the line that must be visible."""
         return None
 
     def clicked(self, line: int, x: int) -> bool:
-        """Handle a click on a line below the heading; True if it changed the choice."""
+        """Handle a click on a line below the heading. Return True if it changed the choice."""
         return False
 
     def num_columns(self) -> int:
-        """The width of the widest line in cells; wider panels scroll."""
+        """Return the width of the widest line in cells. Wider panels scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
-        """The column that must be visible."""
+        """Return the column that must be visible."""
         return None
 
     @property
@@ -142,7 +143,7 @@ class Panel(ScrollView, can_focus=False):
         return size.width, max(size.height - 1, 1)
 
     def show(self) -> None:
-        """Redraw after the choice has changed, and scroll the chosen line into view."""
+        """Redraw after a change of the choice, and scroll the chosen line into view."""
         self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
         if self.num_columns() > width and self.container_size and not self.show_horizontal_scrollbar:
@@ -187,10 +188,10 @@ POINTER, KEY_POINTER = "▸", "▾"
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of a map: the label width, and each cell's characters, rows and columns of numbers.
+    """The sizes of a map: the width of labels, and the characters, rows and columns of numbers of each cell.
 
-    A query takes several lines if all queries fit. With `is_whole`, the whole map is visible, with positions
-    as labels.
+    A query takes several lines if all queries fit. With `is_whole`, the whole map is visible, and positions
+    are the labels.
     """
 
     label: int
@@ -201,16 +202,19 @@ class Layout:
     lines_per_row: int = 1
 
     def first_line(self, row: int) -> int:
-        """The first screen line of a row of numbers."""
+        """Return the first screen line of a row of numbers."""
         return row // (self.block[0] * self.rows_per_line) * self.lines_per_row
 
     def row_at(self, line: int) -> int:
-        """The index of the first row of numbers that a screen line shows."""
+        """Return the index of the first row of numbers that a screen line shows."""
         return line // self.lines_per_row * self.rows_per_line * self.block[0]
 
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
-    """The most prominent number of each block: the highest, or the farthest from zero on the colour map."""
+    """Return the most prominent number of each block.
+
+    This is the highest number, or the number farthest from zero on the colour map.
+    """
     highest = block_maximum(shading.places, block)
     if not shading.is_diverging:
         return highest
@@ -255,8 +259,9 @@ class HeadMap(Panel):
         return min(max(map(cell_len, self.choice.labels[1])), LONGEST_LABEL) + 2
 
     def labels_width(self, share: int, most: int) -> int | None:
-        """The width, at most `most`, at which key labels fit above their columns; None if they already fit in
-        the share, or if they would not fit in `most`.
+        """Return the smallest width, up to `most`, at which the key labels fit above their columns.
+
+        The result is None if they already fit in the share of the map, or do not fit in `most`.
         """
         labels, keys = self.choice.labels
         label_width = min(max(map(cell_len, labels)), LONGEST_LABEL) + 2
@@ -273,7 +278,7 @@ class HeadMap(Panel):
         super().show()
 
     def heading(self) -> str:
-        """The size of a cell's block, or the key positions."""
+        """Return the size of a cell's block, or the key positions."""
         layout = self.layout_now
         if layout.block != (1, 1):
             pooling = f"the largest of {layout.block[0]} × {layout.block[1]} per cell"
@@ -286,7 +291,7 @@ class HeadMap(Panel):
         return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
 
     def _key_marks(self) -> str:
-        """The key labels above wide cells, or some positions as above a heatmap."""
+        """Return the key labels above wide cells, or some positions, as above a heatmap."""
         width, choice = self.layout_now.cell_width, self.choice
         chosen = choice.key if choice.is_received else None
         if width >= LABELLED_CELL_WIDTH:
@@ -300,15 +305,15 @@ class HeadMap(Panel):
         return marks[: chosen * width].ljust(chosen * width) + KEY_POINTER + marks[chosen * width + 1 :]
 
     def num_lines(self) -> int:
-        """The number of lines, each of which shows one or two rows."""
+        """Return the number of lines, each of which shows one or two rows."""
         return -(-len(self._places) // self.layout_now.rows_per_line) * self.layout_now.lines_per_row
 
     def num_columns(self) -> int:
-        """The width of the widest line."""
+        """Return the width of the widest line."""
         return self.layout_now.label + int(self._places.shape[1]) * self.layout_now.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Draw the label of a line's first query, followed by its cells."""
+        """Draw the label of the first query of a line, followed by the cells of the line."""
         layout, tones = self.layout_now, self.tones(self.choice.shading)
         first = number // layout.lines_per_row * layout.rows_per_line
         skipped = self.scroll_offset.x // layout.cell_width
@@ -328,13 +333,13 @@ class HeadMap(Panel):
         return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if is_chosen else DIM)
 
     def line_to_show(self) -> int | None:
-        """The line that shows the chosen query."""
+        """Return the line that shows the chosen query."""
         if self.choice.is_received:
             return None
         return self.layout_now.first_line(self.choice.query)
 
     def column_to_show(self) -> int | None:
-        """The column of the chosen key or of the key with the largest weight."""
+        """Return the column of the chosen key, or of the key with the largest weight."""
         layout, choice = self.layout_now, self.choice
         places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
         key = choice.key if choice.is_received else int(np.argmax(places))
@@ -353,12 +358,12 @@ class HeadMap(Panel):
 
 
 class PictureMap(Panel):
-    """The picture, shaded with the chosen token's weights; a click chooses a patch."""
+    """The picture, shaded with the weights of the chosen token. A click chooses a patch."""
 
     _map_size = (1, 1)
 
     def heading(self) -> str:
-        """The token, and its total weight on the picture."""
+        """Return the token, and its total weight on the picture."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         who = f"who looks at {token}" if choice.is_received else f"where {token} looks"
@@ -366,7 +371,7 @@ class PictureMap(Panel):
         return f"{who}, {100 * share:.0f}% on {name}" if np.isfinite(share) else f"{who}: {name}"
 
     def num_lines(self) -> int:
-        """The number of lines that fit."""
+        """Return the number of lines that fit."""
         return self._map_size[1] if self.choice.picture else 0
 
     def show(self) -> None:
@@ -410,12 +415,13 @@ REMOVED = "×"
 
 
 class HeadPicker(Panel):
-    """A grid of layers and heads with pattern letters, shaded by the chosen statistic, or a ranking of the
-    heads by that statistic. A cross marks removed heads.
+    """A grid of layers and heads with pattern letters, or a ranking of the heads by the chosen statistic.
+
+    The statistic shades the grid. A cross marks removed heads.
     """
 
     def heading(self) -> str:
-        """The statistic that heads are ranked by, or the head numbers above the grid."""
+        """Return the statistic that heads are ranked by, or the head numbers above the grid."""
         choice = self.choice
         if choice.ranking.is_on:
             order = "smallest" if choice.ranking.smallest_first else "largest"
@@ -426,7 +432,7 @@ class HeadPicker(Panel):
 
     @property
     def _axes(self) -> str:
-        """`layer ↓ head →`: the axes of the grid."""
+        """Return the axes of the grid, as `layer ↓ head →`."""
         *down, right = self.choice.grid.axes or ("",)
         axis_arrows = ((".".join(down), "↓"), (right, "→"))
         return " ".join(f"{name} {arrow}" for name, arrow in axis_arrows if name)
@@ -437,7 +443,7 @@ class HeadPicker(Panel):
         return max(self._margin + 3 + CELL * self.choice.grid.num_columns, len(self._axes))
 
     def num_lines(self) -> int:
-        """The number of lines: the layers and a line for the axes, or the ranked heads."""
+        """Return the number of lines: the layers and a line for the axes, or the ranked heads."""
         grid = self.choice.grid
         return grid.num_places if self.choice.ranking.is_on else grid.num_rows + 1
 
@@ -447,7 +453,7 @@ class HeadPicker(Panel):
         return max(len(grid.row_name(row)) for row in (0, grid.num_rows - 1))
 
     def _columns_seen(self) -> tuple[int, int]:
-        """The range of heads that fit side by side, chosen to include the current head."""
+        """Return the range of heads that fit side by side, chosen to include the current head."""
         grid, room = self.choice.grid, max(1, (self.size.width - self._margin - 2) // CELL)
         column = self.choice.number % grid.num_columns
         first = column // room * room
@@ -495,7 +501,7 @@ class HeadPicker(Panel):
         return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
 
     def line_to_show(self) -> int:
-        """The line that shows the chosen head."""
+        """Return the line that shows the chosen head."""
         choice = self.choice
         if choice.ranking.is_on:
             return choice.ranking.heads(choice.grid).index(choice.number)
@@ -518,12 +524,13 @@ class HeadPicker(Panel):
 
 
 class StatisticsPanel(Panel):
-    """The statistics of the chosen head, then those of the chosen row or key; a click on a head's statistic
-    ranks the heads by it.
+    """The statistics of the chosen head, followed by those of the chosen row or key.
+
+    A click on a statistic of the head ranks the heads by this statistic.
     """
 
     def heading(self) -> str:
-        """The name of the chosen head."""
+        """Return the name of the chosen head."""
         choice = self.choice
         return f"head {choice.head}" if choice.grid.axes == PLACES else choice.head or "this map"
 
@@ -541,7 +548,7 @@ class StatisticsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """The number of statistics of the head, and of the row or key with its title."""
+        """Return the number of statistics of the head, and of the row or key with its title."""
         return len(self._lines())
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -565,12 +572,13 @@ class StatisticsPanel(Panel):
 
 
 class PatternsPanel(Panel):
-    """The pattern letters, how many heads have each pattern, and the strongest of these heads; a click
-    chooses the strongest head.
+    """The pattern letters, the number of heads with each pattern, and the strongest of these heads.
+
+    A click chooses the strongest head.
     """
 
     def heading(self) -> str:
-        """The column titles."""
+        """Return the column titles."""
         return f"{'pattern':<20}heads  strongest (layer:head)"
 
     def _rows(self) -> list[tuple[HeadsOfPattern, Records[StrongestHead]]]:
@@ -585,7 +593,7 @@ class PatternsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """The number of patterns, one per line."""
+        """Return the number of patterns, one per line."""
         return len(self._rows())
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -611,17 +619,17 @@ LONGEST_TOKEN, SHORTEST_LABEL = 24, 8
 
 
 class TokenBars(Panel):
-    """One line per token: its label, its number, and a bar scaled to the largest number."""
+    """One line per token, with its label, its number, and a bar relative to the largest number."""
 
     def heading(self) -> str:
-        """The chosen token, and the order of the bars."""
+        """Return the chosen token, and the order of the bars."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         question = f"who looks at {token}" if choice.is_received else f"where {token} looks"
         return question + (", largest first" if choice.by_weight else "")
 
     def num_lines(self) -> int:
-        """The number of tokens on the other axis, one per line."""
+        """Return the number of tokens on the other axis, one per line."""
         return len(self.choice.numbers)
 
     def show(self) -> None:
@@ -634,7 +642,7 @@ class TokenBars(Panel):
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Draw a label, a number and a bar; a number that rounds to zero has no bar."""
+        """Draw a label, a number and a bar. A number that rounds to zero has no bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
         number_text = fixed(float(choice.numbers[token]), PRECISION)
@@ -650,7 +658,7 @@ class TokenBars(Panel):
         return [*pieces, Segment(" " + bar(share, room))]
 
     def line_to_show(self) -> int:
-        """The line that shows the largest number."""
+        """Return the line that shows the largest number."""
         if self.choice.by_weight:
             return 0
         return int(np.argmax(self._shares)) if len(self._shares) else 0

@@ -56,8 +56,9 @@ LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
 HEAD = option("--head", "Open at this head.", "LAYER:HEAD", group="Output", everyday="open at this head")
 SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors", ".pt", ".pth")
 WHOLE_TOKENS = 256
-"""Texts up to this length keep every head's full weights, and the browser scrolls; longer ones have pooled
-maps.
+"""Texts up to this length keep the full weights of every head, which the browser scrolls.
+
+Longer texts have pooled maps.
 """
 TEXT = argument(
     "text",
@@ -70,7 +71,7 @@ TEXT = argument(
 
 
 def is_file(text: str) -> bool:
-    """True if the argument names a saved file, whether or not it exists; otherwise it is a text."""
+    """Return True if the argument names a saved file, whether or not it exists; otherwise, it is a text."""
     has_suffix = Path(text).suffix in SAVED_SUFFIXES and not any(map(str.isspace, text))
     return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises if a text is too long for a name
 
@@ -88,20 +89,22 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """Read the reports in a file. Raises UserError for flags that need a model."""
+    """Read the reports in a file. Raises UserError for flags that require a model."""
     refuse_unreadable_format(file, "browse", suggests_models=True)
-    refuse_flags(flags, f"needs a model, but {file} is a saved report: leave it out")
+    refuse_flags(flags, f"needs a model, but {file} is a saved report: omit it")
     return opened(file, **arrays).reports
 
 
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
-    """The settings for surveying a model, with one map per head."""
+    """Return the settings for a survey of a model, with one map per head."""
     settings = given_settings("heads", config, flags)
     for key in settings:
         is_left_out = key in LEFT_OUT or key not in HeadsSpec.model_fields
         if is_left_out and settings[key].value is not None:
             raise UserError(
-                settings[key].line(key, "is only for attn heads: browse shows every head on one text")
+                settings[key].line(
+                    key, "only applies to attn heads: attn browse shows every head on one text"
+                )
             )
     maps = settings.setdefault("maps", Given("auto", "attn browse"))
     if maps.value == "none":
@@ -112,7 +115,7 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
 class OpenModel:
     """An open model with its text, and the measurements that the browser needs.
 
-    `looking` names the token whose row is shown first, at `position`.
+    `looking` names the token whose row is shown first; `position` is its position.
     """
 
     def __init__(self, spec: "HeadsSpec", pretrained: "Pretrained", looking: Sequence[str] = ()) -> None:
@@ -151,7 +154,7 @@ class OpenModel:
             raise
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """The effects of removing all of these heads together."""
+        """Return the effects of removing all of these heads together."""
         from attncli.features.ablate.door import ablate
 
         result = ablate(
@@ -161,7 +164,7 @@ class OpenModel:
         return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
-        """The contribution of a head to the logit of the most likely next token."""
+        """Return the contribution of a head to the logit of the most likely next token."""
         from attncli.features.browse.browser_choice import Addition
         from attncli.features.why.door import why
 
@@ -220,7 +223,7 @@ def browse_reports(
         experiment = reports[0].experiment
         drawn_maps = SPECS[experiment].drawn_maps if experiment in SPECS else None
         heads = "" if drawn_maps is None else f" (save them with attn {experiment} --maps {drawn_maps})"
-        raise UserError(f"{name}: nothing to browse: it has no maps between queries and keys{heads}")
+        raise UserError(f"{name}: has no maps between queries and keys to browse{heads}")
     if sort is not None:
         refuse_unknown("--sort", sort, maps[0].statistics)
     report_sort = reports[0].spec.get("sort")
@@ -236,7 +239,7 @@ def browse_reports(
     if head is not None:
         names = [maps[0].head_name(number).removeprefix("head ") for number in range(maps[0].num_places)]
         if head not in names:
-            raise UserError(f"--head: {name} has {names[0]} to {names[-1]} (got {head})")
+            raise UserError(f"--head: must be from {names[0]} to {names[-1]} for {name} (got {head})")
         choice.choose_head(names.index(head))
     if model is not None and model.position is not None:
         choice.look_from(model.position)
@@ -244,13 +247,13 @@ def browse_reports(
 
 
 def _pop_looking(flags: dict[str, Any]) -> list[str]:
-    """Remove the tokens of --from from the flags; without --to, they only select the token to show first."""
+    """Remove the tokens of --from from the flags; without --to, they only choose the token to show first."""
     is_ranked = flags.get("to") or any(kind.on_grid for _, kind, _ in files_read(flags))
     return [] if is_ranked else flags.pop("from", None) or []
 
 
 def command(name: str, summary: str) -> Command:
-    """The command, which has the survey's flags except those that leave out heads."""
+    """Return the command, with the flags of the survey except those that leave out heads."""
     left_out = (*LEFT_OUT, HEAD.name)
     settings = [
         replace(each, everyday=LOOKING) if each.name == "from" else each
@@ -277,7 +280,7 @@ def command(name: str, summary: str) -> Command:
         if text is not None and is_saved:
             reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
             return browse_reports(reports, text, sort, colored, head=head)
-        refuse_flags(arrays, "is for a saved array: add its file")
+        refuse_flags(arrays, "only applies to a saved array: add the file of the array")
         if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): use one of them")
         flags |= {"sentence": sentence or text, "sort": sort}

@@ -1,1 +1,1 @@
-"""Ways to read a model, apart from measuring what an answer loses without its sources."""
+"""Ways to read a model other than measuring what an answer loses without its sources."""

@@ -1,6 +1,6 @@
-"""Compare ways to read a model by how well they predict an answer's losses without its sources.
+"""Compare ways to read a model by how well they predict what an answer loses without its sources.
 
-Removing the most (least) relevant sources first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
+Removing the most relevant (MoRF) or the least relevant (LeRF) sources first: Samek et al. 2017, 1509.06321.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,12 +34,12 @@ from attncli.features.explanations.results import (
 )
 
 REMOVAL = "removal"
-"""Ordering by the loss without each source, which is nearly the best order of single sources."""
+"""The order by the loss without each source, which is close to the best order of single sources."""
 MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
 
 
 def removal_steps(num_sources: int) -> list[int]:
-    """The numbers of sources to remove: 1, 2, 4, ... and finally all of them."""
+    """Return the numbers of sources to remove: 1, 2, 4, ..., and finally all sources."""
     steps, step = [], 1
     while step < num_sources:
         steps.append(step)
@@ -48,23 +48,24 @@ def removal_steps(num_sources: int) -> list[int]:
 
 
 class RemovalCurves(NamedTuple):
-    """Areas under the loss per token as the first, or the last, sources of an order are removed first."""
+    """Areas under the loss per token when the first, or the last, sources of an order are removed first."""
 
     morf: float
     lerf: float
 
 
 def rank_orders(ranks: Sequence[int]) -> list[list[int]]:
-    """The sources sorted by rank, once with ties in text order and once with ties in reverse order."""
+    """Return the sources sorted by rank, with ties in text order and with ties in reverse text order."""
     forwards = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
     return [forwards, sorted(forwards, key=lambda place: (ranks[place], -place))]
 
 
 def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> list[RemovalCurves]:
-    """The curves for each list of ranks: trapezoidal means over the removed share, at 1, 2, 4, ... sources.
+    """Compute the areas under the removal curves for each list of ranks.
 
-    Tied sources are removed in text order and in reverse; the mean of both is used, so that constant ranks
-    have no gap. Every set of sources that a curve needs is run once, together with all the others.
+    An area is the trapezoidal mean over the removed share, at 1, 2, 4, ... sources. Tied sources are removed
+    in text order and in reverse text order, and the two areas are averaged, so that constant ranks have no
+    gap. All sets of sources that the curves need are run together, each of them once.
     """
     count, steps = answer.num_sources, removal_steps(answer.num_sources)
     masks = torch.ones(len(rankings), 2, 2, len(steps), count, dtype=torch.bool)
@@ -82,7 +83,7 @@ def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> lis
 
 
 class WaysTotals:
-    """Collects the comparisons of ways over prompts."""
+    """The comparisons of ways to read, collected over prompts."""
 
     def __init__(self, ways: Sequence[str] = ()) -> None:
         self.names = chosen_ways(ways)
@@ -123,13 +124,13 @@ class WaysTotals:
                 self.rights.setdefault(name, []).append(int(first == right))
 
     def equal_notes(self) -> Iterator[str]:
-        """A note about prompts in which several sources contain the same text."""
+        """Yield a note if several sources of a prompt have the same text."""
         if self.num_with_equal:
             prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
             yield f"In {prompts} several sources hold the same text: removing one may lose nothing."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
-        """The ways over all prompts, best first. Raises UserError if no way applies to the model."""
+        """Return the ways over all prompts, best first. Raises UserError if no way applies to the model."""
         names = [name for name in self.names if name not in self.refused]
         if not names:
             raise UserError(*(f"{name}: {reason}" for name, reason in self.refused.items()))
@@ -155,7 +156,7 @@ class WaysTotals:
         )
 
     def _numbers(self, way: str, name: str) -> list[float]:
-        """A column of a way's rows, with NaN for each missing number."""
+        """Return a column of a way's rows, with NaN in place of missing numbers."""
         cells = [row[name] for row in self.rows if row["way"] == way]
         return [float(cell) if isinstance(cell, int | float) else nan for cell in cells]
 
@@ -181,7 +182,7 @@ class WaysTotals:
 
 
 def _mean(numbers: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The mean without NaN values and, if there are several numbers, its 95 % interval."""
+    """Return the mean of the numbers that are not NaN and, if there are several, its 95 % interval."""
     finite = torch.tensor([number for number in numbers if number == number], dtype=torch.float64)
     if not len(finite):
         return None, None, None

@@ -51,7 +51,7 @@ def _prompts(value: Any) -> Any:
     for prompt in prompts:
         if not isinstance(prompt, Mapping) or "sentence" not in prompt:
             form = '{"sentence": "...", "context": "..."}'
-            raise ValueError(f"must be mappings such as {form} (got {shown(prompt)})")
+            raise ValueError(f"must contain mappings such as {form} (got {shown(prompt)})")
     return prompts
 
 
@@ -59,7 +59,7 @@ def _ways(value: Any) -> Any:
     names = [value] if isinstance(value, str) else listed(value)
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"must be names of ways (got {shown(name)})")
+            raise ValueError(f"must contain names of ways to read (got {shown(name)})")
     return names
 
 
@@ -80,7 +80,7 @@ GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_we
 
 
 def _sources_or_grid(value: Any) -> Any:
-    """The sources of a text, or a reading on a grid."""
+    """Return the sources of a text, or the reading of a file whose tokens lie on a grid."""
     if isinstance(value, Reading) and not isinstance(value, SourcedReading):
         if not value.on_grid:
             raise ValueError("must be texts or a result of read_picture (got a result of read_text)")
@@ -92,7 +92,7 @@ SourcesOrGrid = Annotated[str | Sequence[str] | SourcedText | SourcedReading | R
 
 
 class _Options(NamedTuple):
-    """Options for writing, reading and explaining answers; `split` and `chat` apply only to texts."""
+    """Options for writing, reading and explaining answers; `split` and `chat` only apply to texts."""
 
     split: Split | None
     chat: bool
@@ -114,7 +114,7 @@ def _options(
 ) -> _Options:
     if num_runs < 2:
         raise UserError(
-            f"num_runs: must be at least 2, since effects need several sets of sources (got {num_runs})"
+            f"num_runs: must be at least 2, because effects need several sets of sources (got {num_runs})"
         )
     weights = head_weights.by_name if isinstance(head_weights, LearnedWeights) else head_weights
     return _Options(split, chat, max_new_tokens, head_names(heads), weights, num_runs, seed)
@@ -139,13 +139,15 @@ def explanations(
 ) -> Explanations:
     """Attribute an answer to its sources in several ways, and compare them with the loss without each source.
 
-    `question` and `sources` are as in `answer_sources`. `ways` are names of ways to read, by default all that
-    apply to the model (docs/explain.md). `head_weights` is a result of `learned_head_weights`, or a mapping
-    from head names, such as 18:6, to weights. For an encoder, the explained output is the class, the masked
-    word or the similarity to the question; `answer` is then a class or a word. For a result of
-    `read_picture`, the sources are cells of patches, and the explained output is the class or the picture's
-    own vector. Raises UserError for a model with an encoder and a decoder, for an unknown way, and if no way
-    applies.
+    `question` and `sources` are as in `answer_sources`. `ways` contains names of ways to read
+    (docs/explain.md); the default is every way that applies to the model. `head_weights` is a result of
+    `learned_head_weights`, or a mapping from head names, such as 18:6, to weights.
+
+    For an encoder, the explained output is the class, the masked word or the similarity to the question;
+    `answer` is then a class or a word. For a result of `read_picture`, the sources are cells of patches, and
+    the explained output is the class or the vector of the picture.
+
+    Raises UserError for a model with an encoder and a decoder, for an unknown way, and if no way applies.
     """
     from attncli.features.explanations.explanations import explanations as explain_answer
 
@@ -192,7 +194,9 @@ def _read(
 
     if options.head_weights is not None and is_encoder(pretrained):
         name = pretrained.name
-        raise UserError(f"head_weights: {name} writes no answers to learn them from: leave them out")
+        raise UserError(
+            f"head_weights: {name} writes no answers, so it cannot have learned head weights: omit them"
+        )
     heads, num_runs, seed = options.heads, options.num_runs, options.seed
     if isinstance(reading, PictureCells):
         return ReadPicture(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
@@ -228,10 +232,11 @@ def compare_explanations(
 ) -> ComparedWays:
     """Compare ways to read over many prompts, by how well they predict answer losses without sources.
 
-    `prompts` is a file (JSON Lines, CSV) or mappings, with sentence and context, and optionally answer, id
-    and right, the name or number of the right source; without a context, the sources are the parts of the
-    sentence. A prompt that cannot be read is skipped, with a note. Raises UserError if no prompt can be read,
-    and as `explanations` does.
+    `prompts` is a file (JSON Lines, CSV) or a list of mappings with the keys sentence and context and,
+    optionally, answer, id and right, which is the name or the number of the right source. Without a context,
+    the sources are the parts of the sentence. A prompt that cannot be read is skipped, with a note.
+
+    Raises UserError if no prompt can be read, and in the same cases as `explanations`.
     """
     from attncli.features.explanations.compared_ways import WaysTotals
     from attncli.features.explanations.explanations import mean_notes
@@ -261,10 +266,12 @@ def learned_head_weights(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> LearnedWeights:
-    """Learn a weight for each head of a decoder from answer losses as sources are hidden (AT2).
+    """Learn a weight for each head of a decoder from answer losses when sources are hidden (AT2).
 
-    `prompts` are as in `compare_explanations`; use prompts other than those on which ways are compared. For
-    each prompt, `num_runs` sets of its sources are read. Pass the result to `explanations` as `head_weights`.
+    `prompts` are as in `compare_explanations`, but should not be the prompts on which ways are compared. For
+    each prompt, `num_runs` random sets of its sources are read. Pass the result to `explanations` as
+    `head_weights`.
+
     Raises UserError for an encoder, and if no prompt can be read.
     """
     from attncli.features.explanations.learned_weights import ablations, learned_weights
@@ -275,7 +282,9 @@ def learned_head_weights(
         pretrained = opened.enter_context(in_use(model))
         if is_encoder(pretrained):
             name = pretrained.name
-            raise UserError(f"model: {name} writes no answers to learn weights from: use a decoder")
+            raise UserError(
+                f"model: {name} writes no answers, so head weights cannot be learned: use a decoder"
+            )
         notes, answers, names = list[str](), [], list[tuple[str, int, int]]()
         for _, read, _ in _read_prompts(pretrained, lines, options, notes, progress):
             answers.append(ablations(read))
@@ -292,9 +301,9 @@ def _read_prompts(
     notes: list[str],
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
-    """Yield each prompt with its answer and right source; add a note for each prompt that cannot be read.
+    """Yield each prompt with its answer and right source, and add a note for each unreadable prompt.
 
-    Raises UserError if the only prompt cannot be read.
+    Raises UserError if there is only one prompt and it cannot be read.
     """
     for done, prompt in enumerate(lines, start=1):
         try:
@@ -326,7 +335,7 @@ def _listed(
             raise UserError(f"prompts: {number}: keys must be {', '.join(columns)} (got {unknown[0]})")
         main = cells.get(columns[0])
         if main is None:
-            raise UserError(f"prompts: {number}: must have {columns[0]}")
+            raise UserError(f"prompts: {number}: must have the key {columns[0]}")
         optional_cells = {key: cells.get(key) for key in ("context", "answer", "right")}
         name = cells.get("id") or str(number)
         source_prompts.append(SourcePrompt(name, main, **optional_cells))
@@ -345,7 +354,7 @@ def _cell(where: str, key: str, cell: object) -> str | None:
 
 
 def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
-    """The number of the right source, given by name or number. Raises UserError for an unknown source."""
+    """Return the number of the right source, which may be a name or a number. Raises UserError if unknown."""
     if prompt.right is None:
         return None
     names = [source.name for source in read.sources]

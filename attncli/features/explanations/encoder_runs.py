@@ -31,7 +31,7 @@ TIED_COSINES = 1e-5
 
 
 class EncoderRun(ExplainedRun):
-    """A text in an encoder, with a class, a masked word or a similarity to be explained."""
+    """A text read by an encoder, with the class, masked word or similarity that is explained."""
 
     what = "the output of an encoder"
 
@@ -44,7 +44,7 @@ class EncoderRun(ExplainedRun):
         self._types = None if types is None else torch.tensor([types])
 
     def reading(self) -> Reading:
-        """The reading of all tokens, with each token's segment if the text is a pair."""
+        """Return the reading of all tokens, with the segment of each token if the text is a pair."""
         if self._types is None:
             return Reading(ModelText(self._text.tokens, self.ids))
         inputs = encoder_inputs(self.pretrained, self.ids.unsqueeze(0), self._types)
@@ -63,16 +63,19 @@ class EncoderRun(ExplainedRun):
 
     @property
     def shares(self) -> Float[Tensor, " row"]:
-        """The share of each place in the length of that gradient; the shares sum to 1."""
+        """The share of each place in the length of the gradient; the shares sum to 1."""
         return self._rows[1]
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
-        """The logit of the class or word, or the cosine."""
+        """Return the logit of the class or word, or the cosine."""
         return self.output.logit(outputs, keeps_lengths=keeps_lengths)
 
 
 class ReadEncoder(ReadAnswer):
-    """An encoder's output on a text. Raises UserError as `ReadAnswer`, or for an unknown class or word."""
+    """An encoder's output on a text.
+
+    Raises UserError in the same cases as `ReadAnswer`, and for an unknown class or word.
+    """
 
     run: EncoderRun
     skips_first = False
@@ -96,7 +99,7 @@ class ReadEncoder(ReadAnswer):
     def begin(
         self, output: EncoderOutput, run: EncoderRun, heads: Sequence[str], num_runs: int, seed: int
     ) -> None:
-        """Set up the explanation and measure the output with all sources."""
+        """Set up the explanation, and measure the output with all sources."""
         self.output, self.run = output, run
         self.num_runs, self.seed = num_runs, seed
         self._losses = {}
@@ -114,7 +117,7 @@ class ReadEncoder(ReadAnswer):
 
     @property
     def num_explained(self) -> int:
-        """One: the logit or the cosine."""
+        """One, because a single number, the logit or the cosine, is explained."""
         return 1
 
     @property
@@ -128,7 +131,7 @@ class ReadEncoder(ReadAnswer):
         return [] if self.kind == "similarity" else [self.output.index]
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """ContextCite's fit; a cosine or a score, which has no logit, is measured in standard deviations."""
+        """Return ContextCite's effects, in standard deviations for an output without a logit."""
         numbers = self.value - self.losses(masks)
         if self.output.is_probability:
             return lasso_effects(masks, numbers, 1)
@@ -140,7 +143,10 @@ class ReadEncoder(ReadAnswer):
 
 
 def _weights(run: EncoderRun, heads: Sequence[NamedHead]) -> SourceWeights:
-    """The weight from the read places on each token, by head. Raises UserError for an unknown head."""
+    """Return the weight of each head on each token, from the places that are read.
+
+    Raises UserError for a head that the model does not have.
+    """
     names: list[tuple[str, int, int]] = []
     head_weights: list[Tensor] = []
 

@@ -45,7 +45,7 @@ from attncli.models.source_texts import SourcedReading
 from attncli.models.targets import Target
 
 LEAST_SOURCES = 3
-"""Fewer sources cannot be ordered in a meaningful way."""
+"""The smallest number of sources for which an order is meaningful."""
 
 
 CUT_FINER = ": use --split word or sentence for smaller sources"
@@ -54,8 +54,8 @@ CUT_FINER = ": use --split word or sentence for smaller sources"
 def check_sources(count: int, instead: str = CUT_FINER) -> None:
     """Raise UserError if there are fewer sources than a ranking needs."""
     if count < LEAST_SOURCES:
-        must = f"must be at least {LEAST_SOURCES} to be ordered (got {count})"
-        raise UserError(f"sources: {must}{instead}")
+        needs = f"a ranking needs at least {LEAST_SOURCES} sources (got {count})"
+        raise UserError(f"sources: {needs}{instead}")
 
 
 class NamedSource(NamedTuple):
@@ -69,9 +69,9 @@ class NamedSource(NamedTuple):
 class ReadAnswer:
     """A decoder's answer to be explained, with the results that several ways share.
 
-    The prompt's first token, which is often an attention sink, belongs to no source in any way. `kind` is the
-    kind of the explained output; losses closer than `tied` share a rank. Raises UserError for a model of
-    another kind, fewer than three sources, or unknown heads.
+    The first token of the prompt, which is often an attention sink, belongs to no source. `kind` is the kind
+    of the explained output; losses that differ by less than `tied` share a rank. Raises UserError for a model
+    of another kind, fewer than three sources, or unknown heads.
     """
 
     run: ExplainedRun
@@ -82,9 +82,9 @@ class ReadAnswer:
     skips_first = True
     tied = TIED_NATS
     name: str | None = None
-    """The class or word of an encoder."""
+    """The class or word that an encoder predicts."""
     head_weights: Float[Tensor, " head"] | None = None
-    """The weights learned from answers, if known."""
+    """The head weights that were learned from answers, or None."""
     texts_alike: tuple[str, ...] = ()
     """Notes on sources with the same text."""
 
@@ -115,7 +115,10 @@ class ReadAnswer:
         self._losses: dict[tuple[bool, ...], float] = {}
 
     def _weights_by_name(self, weights_by_name: Mapping[str, float]) -> Float[Tensor, " head"]:
-        """The weight of each head, looked up by names such as 18:6. Raises UserError for an unknown head."""
+        """Return the weights by head, given a mapping from names such as 18:6.
+
+        Raises UserError for a head that the model does not have.
+        """
         head_places = {(layer, head): place for place, (_, layer, head) in enumerate(self.weights.heads)}
         weights = torch.zeros(len(head_places), dtype=torch.float64)
         for name, weight in weights_by_name.items():
@@ -147,7 +150,7 @@ class ReadAnswer:
 
     @property
     def answer_ids(self) -> list[int]:
-        """The tokens of the answer."""
+        """The token ids of the answer."""
         return self._answer.ids
 
     def notes(self) -> tuple[str, ...]:
@@ -156,11 +159,11 @@ class ReadAnswer:
 
     @cached_property
     def gradients(self) -> Gradients:
-        """The gradients, computed in one backward pass."""
+        """The gradients, which take one backward pass."""
         return gradients(self.run)
 
     def by_source(self, of_tokens: Float[Tensor, "*head token"]) -> Float[Tensor, "*head source"]:
-        """Sum over the tokens of each source."""
+        """Return the sum over the tokens of each source."""
         sources = [
             [place for place in source.places if place or not self.skips_first] for source in self.sources
         ]
@@ -174,7 +177,7 @@ class ReadAnswer:
         return self.by_source(self.weights.by_head)
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
-        """The loss of log-probability with only the sources of each mask; each mask is run only once."""
+        """Return the losses of log-probability with only the sources of each mask. No mask is run twice."""
         keys = [tuple(mask) for mask in masks.tolist()]
         new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
         self._losses[(True,) * self.num_sources] = 0.0
@@ -184,7 +187,7 @@ class ReadAnswer:
         return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """The effect of each source, from ContextCite's fit to these sets of sources."""
+        """Return the effect of each source that ContextCite fits to these sets of sources."""
         log_probabilities = self.expected.sum() - self.losses(masks)
         return lasso_effects(masks, log_probabilities, self.num_explained)
 
@@ -194,7 +197,7 @@ class ReadAnswer:
         return self.losses(self.without_each)
 
     def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
-        """Orders that ignore the model, largest first; the random order is seeded by the prompt's number."""
+        """Orders that ignore the model, largest first. The prompt's number seeds the random order."""
         places = torch.arange(self.num_sources).double()
         return {
             "last": places,
@@ -204,7 +207,7 @@ class ReadAnswer:
         }
 
     def random_order(self, number: int) -> Float[Tensor, " source"]:
-        """A random order, seeded by the prompt's number."""
+        """Return a random order. The prompt's number seeds it."""
         return torch.from_numpy(np.random.default_rng([self.seed, number]).random(self.num_sources))
 
     @property
@@ -214,14 +217,14 @@ class ReadAnswer:
 
 
 def text_sources(reading: SourcedReading) -> tuple[NamedSource, ...]:
-    """The sources of a text."""
+    """Return the sources of a text."""
     names = [source.name for source in reading.sourced.sources]
     return tuple(map(NamedSource, names, reading.sourced.texts(), reading.places))
 
 
 @dataclass(frozen=True)
 class SourceScores:
-    """The scores that a way gives to each source and, if it has them, to each token of the prompt."""
+    """The scores that a way gives to each source and, if the way has them, to each token of the prompt."""
 
     sources: Float[Tensor, " source"]
     tokens: Float[Tensor, " token"] | None = None
@@ -250,7 +253,7 @@ def _best_heads(answer: ReadAnswer) -> SourceScores:
             if answer.kind == "answer"
             else ("name them with --head")
         )
-        raise UserError(f"best_heads: no retrieving heads of {name} are known: {how}")
+        raise UserError(f"best_heads: the retrieval heads of {name} are unknown: {how}")
     token_scores = answer.weights.chosen.sum(dim=0)
     return SourceScores(answer.by_source(token_scores), token_scores)
 
@@ -258,10 +261,10 @@ def _best_heads(answer: ReadAnswer) -> SourceScores:
 def _at2(answer: ReadAnswer) -> SourceScores:
     name = answer.run.pretrained.name
     if answer.kind != "answer":
-        raise UserError(f"at2: {name} writes no answers to learn head weights from")
+        raise UserError(f"at2: {name} writes no answers, so head weights cannot be learned")
     if answer.head_weights is None:
         raise UserError(
-            f"at2: no learned head weights of {name}: learn them with attn source PROMPTS --learn"
+            f"at2: {name} has no learned head weights: learn them with attn source PROMPTS --learn"
         )
     token_scores = answer.head_weights @ answer.weights.by_head
     return SourceScores(answer.by_source(token_scores), token_scores)
@@ -287,9 +290,9 @@ def _context_cite(answer: ReadAnswer) -> SourceScores:
 
 @dataclass(frozen=True)
 class WayToRead:
-    """A way to read: how it scores an answer's sources, and how many passes through the model it takes.
+    """A way to read, with its scoring function and the number of passes through the model that it takes.
 
-    A backward pass counts as two. `runs` is None for one pass per sampled set of sources.
+    A backward pass counts as two. If `runs` is None, the way takes one pass per sampled set of sources.
     """
 
     scores: Callable[[ReadAnswer], SourceScores]
@@ -313,7 +316,7 @@ WAYS: Mapping[str, WayToRead] = {
 
 
 def chosen_ways(names: Sequence[str]) -> list[str]:
-    """The named ways, or all ways. Raises UserError for an unknown name."""
+    """Return the named ways, or all ways. Raises UserError for an unknown name."""
     for name in names:
         if name not in WAYS:
             raise UserError(f"ways: must be one of {', '.join(WAYS)} (got {name})")
@@ -322,14 +325,14 @@ def chosen_ways(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of the ways that apply to a model, and the reasons why the other ways do not."""
+    """The scores of the ways that apply to a model, and the reasons why other ways do not apply."""
 
     scores: dict[str, SourceScores]
     refused: dict[str, str]
 
 
 def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
-    """The scores from each way; ways that do not apply to the model are left out."""
+    """Compute the scores of each way. Ways that do not apply to the model are left out."""
     scores: dict[str, SourceScores] = {}
     refused: dict[str, str] = {}
     for name in names:
@@ -341,45 +344,48 @@ def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
 
 
 def score_ranks(scores: Float[Tensor, " source"]) -> list[int]:
-    """Ranks of scores, where 1 is the largest; scores within rounding error of each other are tied."""
+    """Return ranks of scores, where 1 is the largest. Scores that differ only by rounding are tied."""
     return tied_ranks(scores.tolist())
 
 
 def loss_ranks(answer: ReadAnswer) -> list[int]:
-    """Ranks of losses, where 1 is the largest; losses within the rounding error of two runs are tied."""
+    """Return ranks of losses, where 1 is the largest. Losses that differ only by rounding are tied."""
     return tied_ranks(answer.lost.tolist(), answer.tied)
 
 
 def correlation(ranks: Sequence[int], losses_ranked: Sequence[int]) -> float | None:
-    """Spearman's rank correlation, or None if all ranks are tied."""
+    """Return Spearman's rank correlation, or None if all ranks are tied."""
     numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, losses_ranked))
     number = float(rank_correlation(*numbers))
     return None if number != number else number
 
 
 def first_agrees(ranks: Sequence[int], losses_ranked: Sequence[int]) -> int | None:
-    """1 if the source with the largest loss is ranked first, else 0; None if the largest losses are tied."""
+    """Return 1 if the source with the largest loss is ranked first, else 0.
+
+    The result is None if several sources have the largest loss.
+    """
     first = first_ranked(losses_ranked)
     return None if first is None else int(first_ranked(ranks) == first)
 
 
 def mean_notes(pretrained: Pretrained, names: Iterable[str]) -> Iterator[str]:
-    """A note on layers without weights, which are missing from the mean over the heads."""
+    """Yield a note on layers that return no weights and so are missing from the mean over the heads."""
     if "all_heads" in names and (unshown := pretrained.unshown_layers):
         yield f"all_heads: the mean only covers layers with weights. {unshown}"
 
 
 def num_passes(name: str, num_runs: int) -> int:
-    """The number of passes through the model that a way needs."""
+    """Return the number of passes through the model that a way needs."""
     runs = WAYS[name].runs
     return num_runs if runs is None else runs
 
 
 def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
-    """Score each source of an answer in several ways (default: all), and measure the loss without it.
+    """Score each source of an answer in several ways, and measure the loss without each source.
 
-    The sources are sorted by loss, the ways are in the order of the table of ways. Raises UserError if no way
-    applies to the model, and MemoryError if memory runs out.
+    The default is all ways. The sources are sorted by loss, and the ways are in the order of the table of
+    ways. Raises UserError if no way applies to the model, and MemoryError if memory runs out.
     """
     names = chosen_ways(ways)
     result = scored(answer, names)

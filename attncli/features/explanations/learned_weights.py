@@ -1,8 +1,9 @@
-"""Learn a weight for each head from answer losses as sets of sources are hidden (AT2).
+"""Learn a weight for each head from answer losses when sets of sources are hidden (AT2).
 
-Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over heads of the head's weight x its
-attention on the source. The weights maximise Pearson's correlation between scores, summed over the sources of
-a set, and the logit of the answer's probability. They are fitted as in the authors' package at2 0.0.1.
+Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over the heads of the head's weight x its
+attention to the source. The weights maximise Pearson's correlation between the logit of the answer's
+probability and the sum of the scores of the sources in a set. They are fitted as in version 0.0.1 of at2, the
+authors' package.
 """
 
 from collections.abc import Sequence
@@ -25,20 +26,20 @@ NEAR_ZERO = 1e-8
 
 
 class Ablations(NamedTuple):
-    """The heads' attention to an answer's sources, and the answer's logit for different sets of sources."""
+    """Each head's attention to an answer's sources, and the answer's logit for different sets of sources."""
 
     attention: Float[Tensor, "head source"]
     masks: Bool[Tensor, "run source"]
     logits: Float[Tensor, " run"]
 
     def features(self) -> Float[Tensor, "run head"]:
-        """For each set and head, the attention to the sources in the set minus that to the others."""
+        """Return each head's attention to the sources in a set minus its attention to the other sources."""
         return (self.masks.double() * 2 - 1) @ self.attention.double().mT
 
 
 @torch.no_grad()
 def ablations(answer: ReadAnswer) -> Ablations:
-    """Measure an answer with random sets of sources; each source is in a set with probability one half."""
+    """Measure an answer with random sets of sources. A source is in a set with probability one half."""
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
     hidden = SourcesHidden(answer.run.pretrained, answer.reading, answer.replay).measured(masks)
     return Ablations(answer.attention, masks, answer_logits(hidden))
@@ -49,7 +50,7 @@ def correlations(
     logits: Float[Tensor, "answer run"],
     weights: Float[Tensor, " head"],
 ) -> Float[Tensor, " answer"]:
-    """Pearson's correlation over each answer's sets of sources."""
+    """Compute Pearson's correlation over the sets of sources of each answer."""
     scores = features @ weights
     scores = scores - scores.mean(dim=1, keepdim=True)
     centred = logits - logits.mean(dim=1, keepdim=True)
@@ -60,7 +61,7 @@ def correlations(
 def fitted_weights(
     features: Float[Tensor, "answer run head"], logits: Float[Tensor, "answer run"], seed: int = 0
 ) -> Float[Tensor, " head"]:
-    """The weights with the largest mean correlation, scaled so that their absolute values sum to 1.
+    """Fit the weights with the largest mean correlation, scaled so that their absolute values sum to 1.
 
     The search starts with equal weights; gradients are clipped to length 1.
     """

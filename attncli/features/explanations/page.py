@@ -1,4 +1,4 @@
-"""The block of the page that shows the text once for each way to read."""
+"""The page block that shows the text once for each way to read."""
 
 from importlib.resources import files
 

@@ -15,16 +15,16 @@ from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, ru
 from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading
 
 MOST_CELLS = 8
-"""The number of cells per axis; each cell needs a separate run."""
+"""The largest number of cells per axis; each cell needs a separate run."""
 AXES = 4
-"""The number of axes of the pixels that a model reads: picture, channel, height, width."""
+"""The number of axes of a model's pixels: picture, channel, height, width."""
 
 
 class PatchCell(NamedTuple):
-    """A cell of a picture, named by its row and column among the cells and, if it has several, its patches.
+    """A cell of a picture, named by its row and column and, if it has several patches, by its patches.
 
-    `place` is its row and column, counted from 0; `tokens` has the tokens of its patches; its pixels range
-    from `top` to `bottom` and from `left` to `right`.
+    `place` is its row and column among the cells, counted from 0; `tokens` contains the tokens of its
+    patches. Its pixels range from `top` to `bottom` and from `left` to `right`.
     """
 
     name: str
@@ -41,7 +41,7 @@ class PatchCell(NamedTuple):
 class PictureCells(Reading):
     """A picture as a model reads it, with the cells that are its sources, row by row.
 
-    `made_of` is the name of the input that has the pixels.
+    `made_of` is the name of the input that contains the pixels.
     """
 
     cells: tuple[PatchCell, ...]
@@ -74,15 +74,15 @@ class PictureCells(Reading):
         return max(len(cell.tokens) for cell in self.cells)
 
     def mean_colour(self) -> Float[Tensor, "channel 1 1"]:
-        """The mean over all pixels of the cells, for each channel."""
+        """Return the mean colour of all cells, by channel."""
         first, last = self.cells[0], self.cells[-1]
         cell_pixels = self.pixels[0, :, first.top : last.bottom, first.left : last.right]
         return cell_pixels.mean(dim=(1, 2), keepdim=True)
 
     def with_only(self, masks: Sequence[Sequence[bool]]) -> dict[str, Tensor]:
-        """The inputs of the model's forward with only some of the cells, one picture per mask.
+        """Return inputs of the model's forward with only some of the cells, one picture per mask.
 
-        The other cells are filled with the picture's mean colour.
+        The other cells are filled with the mean colour of the picture.
         """
         inputs = dict(self.inputs or {})
         name, pixels = self.made_of, self.pixels
@@ -99,20 +99,21 @@ class PictureCells(Reading):
 
 
 def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
-    """Divide a picture into cells: at most eight per axis, with nearly equal numbers of patches.
+    """Divide a picture into cells, at most eight per axis, with nearly equal numbers of patches.
 
-    Raises UserError for a model that writes about pictures, or patches that are not arranged in rows and
-    columns.
+    Raises UserError for a model that writes text, and for patches that are not arranged in rows and columns.
     """
     if pretrained.has_decoder or pretrained.predicts is not None:
-        explains = "only classifiers and encoders of pictures are explained"
+        explains = "only picture classifiers and picture encoders can be explained"
         raise UserError(f"model: {pretrained.name} writes text: {explains}")
     origin, inputs = reading.origin, reading.inputs or {}
     assert origin is not None, "a picture is opened from a file"
     part, grid = origin.reader(pretrained), origin.grid
     key = origin.kind.setting
     if grid is None:
-        raise UserError(f"{key}: the patches of {part.name} must be in rows and columns to form cells")
+        raise UserError(
+            f"{key}: the patches of {part.name} must be arranged in rows and columns to form cells"
+        )
     name, tokens = origin.made_of(part, inputs)
     pixels = inputs[name]
     if pixels.ndim != AXES:
@@ -142,32 +143,30 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
 
 
 def _bounds(count: int, num_cells: int) -> list[int]:
-    """The boundaries of the cells among `count` patches; the sizes of cells differ by at most one patch."""
+    """Return the boundaries of the cells among `count` patches. Cell sizes differ by at most one patch."""
     return [round(number * count / num_cells) for number in range(num_cells + 1)]
 
 
 def _pixel_box(pixel_tokens: Int[Tensor, "height width"], tokens: Sequence[int]) -> tuple[int, int, int, int]:
-    """The top, bottom, left and right edges of the pixels of some tokens."""
+    """Return the top, bottom, left and right edges of the pixels that belong to some tokens."""
     inside: Bool[Tensor, "height width"] = torch.isin(pixel_tokens, torch.tensor(tokens))
     down, across = (inside.any(dim=axis).nonzero().flatten() for axis in (1, 0))
     return int(down[0]), int(down[-1]) + 1, int(across[0]), int(across[-1]) + 1
 
 
 def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | None) -> EncoderOutput:
-    """The output on a picture: the given or predicted class or, without a classifier, the picture's vector.
+    """Return the output on a picture: the given or predicted class or, without a classifier, a vector.
 
-    The vector is the pooled one if only a norm produces it, otherwise the vector of [CLS] or the mean over
+    The vector is the pooled vector if only a norm produces it, otherwise the vector of [CLS] or the mean over
     the tokens. Raises UserError for an unknown class.
     """
     if pretrained.classifier is not None:
         return class_to_explain(pretrained.classifier, reading.inputs or {}, answer)
     if answer is not None:
-        raise UserError(f"answer: {pretrained.name} has no classes: leave it out")
+        raise UserError(f"answer: {pretrained.name} has no classes: omit the answer")
     outputs = run_encoder(pretrained.model, reading.inputs or {})
     if "last_hidden_state" not in outputs:
-        raise UserError(
-            f"model: {pretrained.name} returns no token vectors, from which a picture's vector is made"
-        )
+        raise UserError(f"model: {pretrained.name} returns no token vectors, so the picture has no vector")
     # A pooler may be untrained; a pooling module with another name is part of the model (CLIP, SigLIP).
     has_pooled = outputs.get("pooler_output") is not None and not hasattr(pretrained.model, "pooler")
     has_cls = CLS in reading.text.tokens

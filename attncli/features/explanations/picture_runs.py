@@ -1,6 +1,6 @@
 """A model's output on a picture, explained in several ways and compared with the removal of cells.
 
-A cell is removed by filling its pixels with the picture's mean colour.
+A cell is removed by filling its pixels with the mean colour of the picture.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_removals import MOST_TOKENS, SourceRemoval, in_chunks
 
 CONVOLUTION_AXES = 4
-"""The number of axes of patches in rows and columns: picture, channel, row, column."""
+"""The number of axes of patches that are arranged in rows and columns: picture, channel, row, column."""
 
 
 class PictureRun(EncoderRun):
-    """A picture in an encoder; its class, or its similarity to the picture's own vector, is explained."""
+    """A picture read by an encoder. Its class, or its similarity to the whole picture, is explained."""
 
     what = "the output on a picture"
 
@@ -33,7 +33,7 @@ class PictureRun(EncoderRun):
         self._patches = torch.tensor(sorted(token for cell in reading.cells for token in cell.tokens))
 
     def reading(self) -> Reading:
-        """The reading of the picture."""
+        """Return the reading of the picture."""
         return self._reading
 
     @property
@@ -45,7 +45,7 @@ class PictureRun(EncoderRun):
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """The vectors of the patches, before [CLS] and positions are added."""
+        """Return the vectors of the patches, before [CLS] and the positions are added."""
         if not isinstance(output, Tensor) or len(output) != 1:
             return None
         shape, count = output.shape, len(self._patches)
@@ -54,14 +54,14 @@ class PictureRun(EncoderRun):
         return EmbeddedTokens(output, lambda vectors: vectors) if shape[1] == count else None
 
     def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
-        """The numbers of the patches; [CLS] and register tokens get 0."""
+        """Return one number per token: that of a patch, or 0 for [CLS] and register tokens."""
         token_numbers = torch.zeros(len(self.ids), dtype=of_embedded.dtype)
         token_numbers[self._patches] = of_embedded
         return token_numbers
 
 
 class PictureRemoval(SourceRemoval):
-    """The output on a picture in which removed cells are filled with its mean colour."""
+    """The output on a picture whose removed cells are filled with its mean colour."""
 
     def __init__(self, picture: PictureCells, output: EncoderOutput) -> None:
         self.picture, self.output = picture, output
@@ -75,7 +75,10 @@ class PictureRemoval(SourceRemoval):
 
 
 class ReadPicture(ReadEncoder):
-    """A model's output on a picture. Raises UserError as `ReadAnswer` does, and for an unknown class."""
+    """A model's output on a picture.
+
+    Raises UserError in the same cases as `ReadAnswer`, and for an unknown class.
+    """
 
     run: PictureRun
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 LOST: Mapping[str, str] = {
     "answer": "loss of the answer's log-probability without the source, in nats",
     "class": "loss of the class's log-probability without the source, in nats",
-    "score": "fall of the score without the source",
+    "score": "decrease of the score without the source",
     "word": "loss of the word's log-probability with masks in place of the source, in nats",
-    "similarity": "fall of the cosine without the source",
+    "similarity": "decrease of the cosine without the source",
 }
 EXPLAINED: Mapping[str, str] = {
     "answer": "",
@@ -45,8 +45,8 @@ EXPLAINED: Mapping[str, str] = {
 }
 PICTURE_LOSSES: Mapping[str, str] = {
     "class": "loss of the class's log-probability with the cell in the picture's mean colour, in nats",
-    "score": "fall of the score with the cell in the picture's mean colour",
-    "similarity": "fall of the cosine with the cell in the picture's mean colour",
+    "score": "decrease of the score with the cell in the picture's mean colour",
+    "similarity": "decrease of the cosine with the cell in the picture's mean colour",
 }
 OWN_VECTOR = "Explained: the cosine of the picture's vector and the full picture's. "
 ONE_ORDER = "The ways are sorted by their rank correlation with the losses."
@@ -65,21 +65,23 @@ def _how_to_read_one(result: Explanations, *, is_picture: bool = False) -> str:
 GAPS: Mapping[str, str] = {
     "answer": "loss of the answer, in nats per token,",
     "class": "loss of the class's log-probability, in nats,",
-    "score": "fall of the score",
+    "score": "decrease of the score",
     "word": "loss of the word's log-probability, in nats,",
-    "similarity": "fall of the cosine",
+    "similarity": "decrease of the cosine",
 }
 
 
 def _how_to_read_many(result: ComparedWays) -> str:
-    or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
+    or_itself = (
+        "Explained: the cosine of the text's vector and the question's or, without a question, that of the "
+        "full text. "
+    )
     explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
     return (
         f"{explained}gap: {GAPS[result.kind]} if a way's first sources are removed first (MoRF), minus "
-        "that if "
-        "its last are (LeRF). rank corr.: Spearman's, with the losses without each source; first agrees: "
-        "both "
-        "rank the same source first. runs: a backward pass counts as two."
+        "the same if its last sources are removed first (LeRF). rank corr.: Spearman's rank correlation with "
+        "the losses without each source; first agrees: the share of prompts where both rank the same source "
+        "first. runs: passes through the model; a backward pass counts as two."
     )
 
 
@@ -107,7 +109,7 @@ def read_cells(
 
 
 def _way_options(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
-    """A model's cached heads and weights, and the number and seed of the sampled sets."""
+    """Return the cached heads and head weights of a model, and the number and seed of the sampled sets."""
     return {
         "heads": explicit_or_cached_heads(spec.head, cached_heads(spec)),
         "head_weights": cached_weights(spec),
@@ -188,8 +190,9 @@ def report_picture(
 
 
 def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ...], np.ndarray]":
-    """The losses, then the ways, closest to the losses first; scores of whole sources are spread over
-    patches.
+    """Return the losses, followed by the ways, closest to the losses first.
+
+    If a way only scores whole sources, each score is shown on all patches of its source.
     """
     import numpy as np
 
@@ -239,7 +242,7 @@ def report_comparison(
 def report_learning(
     spec: HeadWeightsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """Build the report on head weights that are learned from a file of prompts and saved for the model."""
+    """Build the report on head weights that are learned from a file of prompts, and save the weights."""
     from attncli.features.explanations.door import learned_head_weights
 
     result = learned_head_weights(
@@ -266,15 +269,15 @@ def report_learning(
     )
 
 
-NOT_SAVED = "The weights were not saved: this model is not a folder with weight files."
+NOT_SAVED = "The weights were not saved, because this model is not a folder with weight files."
 WEIGHTS_NOTE = (
-    "The score of a source is the sum of weight x attention on it (AT2). Test the weights on other prompts "
-    "than those they were learned from."
+    "The score of a source is the sum over the heads of weight x attention to it (AT2). Test the weights on "
+    "prompts other than those they were learned from."
 )
 
 
 def _refused(result: ComparedWays) -> Iterator[str]:
-    """A note on each way that does not apply to the model."""
+    """Yield a note on each way that does not apply to the model."""
     for row in result.refused or ():
         yield f"{row.refused}: {row.reason}."
 

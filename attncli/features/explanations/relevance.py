@@ -1,6 +1,6 @@
 """Relevance of each prompt token for an answer, from gradients and from backward propagation.
 
-Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, AttnLRP (Achtibat et al. 2024,
+Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, and AttnLRP (Achtibat et al. 2024,
 2402.05602). The explained quantity is the sum of the logits of the answer's tokens, each given the tokens
 before it.
 """
@@ -21,11 +21,11 @@ from attncli.models.capture import model_errors, returned_weights, weights_fault
 from attncli.models.relevance_rules import Relevance, with_gradients
 
 SAVED_PER_SCORE, SAVED_PER_ENTRY, FLOAT_BYTES = 10, 40, 4
-"""Numbers that a layer saves for the backward pass, per score of a head and per entry of a token's vector."""
+"""Numbers saved by a layer for the backward pass, per score of a head and per entry of a token's vector."""
 LEAST_SHARE = 1e-9
-"""Vectors with less than this share of a gradient's length do not count as read."""
+"""A place counts as read if its share of the length of the gradient is at least this large."""
 CONSERVED = 1e-3
-"""The allowed difference, in logits, between the relevance of all parts and the logits."""
+"""The allowed difference, in logits, between the logits and the sum of the relevance of all parts."""
 
 
 class _Differentiable(NamedTuple):
@@ -39,10 +39,10 @@ class _Differentiable(NamedTuple):
 def _run(
     run: ExplainedRun, way: str, *, keeps_lengths: bool = False, from_embeddings: bool = True
 ) -> _Differentiable:
-    """Run the model, and return the explained logits, the embeddings they depend on, and all layers' weights.
+    """Run the model, and return the explained logits, the embeddings they depend on, and the layers' weights.
 
     Without `from_embeddings`, the logits depend on a later vector, which a hook replaces. Raises UserError
-    for a model without eager attention, or if the backward pass does not fit in memory.
+    for a model without eager attention, or if there is too little memory for the backward pass.
     """
     model = run.whole
     _refuse_large_runs(run, way)
@@ -85,7 +85,9 @@ class Gradients(NamedTuple):
 
 
 def gradients(run: ExplainedRun) -> Gradients:
-    """Chefer et al. 2021: R starts as I and becomes R + A R at each layer, where A is the mean over heads of
+    """Compute attention x gradient and gradient x input in one backward pass.
+
+    Chefer et al. 2021: R starts as I and becomes R + A R at each layer, where A is the mean over the heads of
     max(0, dA * A); the result is the rows of the tokens that chose the answer. Gradient x input: dx . x of
     the embeddings.
     """
@@ -110,7 +112,7 @@ def gradients(run: ExplainedRun) -> Gradients:
 class TokenRelevance(NamedTuple):
     """The relevance of each token of the prompt, and the other parts that add up to the logits.
 
-    `answer` is the relevance of the answer's tokens, and `absorbed` that of biases and softmaxes.
+    `answer` is the relevance of the answer's tokens; `absorbed` is the relevance of biases and softmaxes.
     """
 
     prompt: Float[Tensor, " token"]
@@ -125,9 +127,10 @@ class TokenRelevance(NamedTuple):
 
 
 def attnlrp(run: ExplainedRun) -> TokenRelevance:
-    """AttnLRP of the sum of the logits, computed as gradient x input with modified gradients.
+    """Compute AttnLRP of the sum of the logits, as gradient x input with modified gradients.
 
-    Raises UserError if the parts do not add up to the logits, which means that the model uses unknown rules.
+    Raises UserError if the parts do not add up to the logits, because attn then has no rule for some part of
+    the model.
     """
     model, relevance = run.whole, Relevance()
     with with_gradients(model):
@@ -169,9 +172,7 @@ def _cut_behind_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[Non
 
 
 def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
-    """The places of the last stream that the explained output depends on, and their shares of the
-    gradient.
-    """
+    """Return the places in the last residual stream that the output depends on, and their gradient shares."""
     streams = list[Tensor]()
     with with_gradients(run.whole), _cut_behind_blocks(run, streams):
         result = _run(run, "places", from_embeddings=False)
@@ -186,10 +187,10 @@ def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " r
 
 
 def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
-    """The direction in which the logits read the last stream at each place; the last norm's scale is frozen.
+    """Return the direction in which the logits read the last residual stream at each place.
 
-    Raises UserError if this does not reproduce the logits up to a constant, because the model changes its
-    logits after W_U.
+    The scale of the last norm is frozen. Raises UserError if the directions do not reproduce the logits up to
+    a constant, because the model changes its logits after W_U.
     """
     model, streams, relevance = run.whole, list[Tensor](), Relevance()
     with with_gradients(model), _cut_behind_blocks(run, streams):

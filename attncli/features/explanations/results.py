@@ -1,4 +1,4 @@
-"""Results of `attn source --compare`: scores of an answer's sources in several ways, and a comparison."""
+"""The results of `attn source --compare`: scores of an answer's sources in several ways, and a comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ Explained = Literal["answer", "class", "score", "word", "similarity"]
 cosine.
 """
 TIED = 2.0**-20
-"""Numbers within this share of the largest are tied: eight times the rounding error of float32."""
+"""Numbers that differ by less than this share of the largest are tied: eight rounding errors of float32."""
 TIED_NATS = 1e-4
-"""Losses closer than this are tied: two runs in float32 differ by about 1e-5 nats per token of an answer."""
+"""Losses closer than this are tied: two runs in float32 differ by about 1e-5 nats per answer token."""
 NEARLY_ALL = 20.0
-"""If the largest loss exceeds the next by this factor, the order of the other sources means little."""
+"""If the largest loss exceeds the next by this factor, the order of the other sources is of little use."""
 
 
 def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
-    """Ranks, where 1 is the largest; neighbours within rounding error, or within `within`, share a rank."""
+    """Return ranks, where 1 is the largest. Numbers closer than rounding error or `within` share a rank."""
     near = max(within, TIED * max(map(abs, numbers), default=0.0))
     order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
     ranks = [1] * len(numbers)
@@ -33,14 +33,15 @@ def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
 
 
 def first_ranked(ranks: Sequence[int]) -> int | None:
-    """The number, from 1, of the only source with rank 1, or None if several share that rank."""
+    """Return the number, counted from 1, of the only source with rank 1, or None if several share rank 1."""
     return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
 class ExplainedOutput(Record):
-    """The explained output: `answer` for a decoder, or `class`, `score`, `word` or `similarity` for encoders.
+    """The explained output.
 
-    `output` is the class or the word, or `itself` for a text compared with itself; `value` is the
+    `kind` is `answer` for a decoder, and `class`, `score`, `word` or `similarity` for an encoder. `output` is
+    the class or the word, or `itself` for a text that is compared with itself; `value` is the
     log-probability, the score, or the cosine.
     """
 
@@ -69,9 +70,10 @@ class ExplainedSource(Record, others=float):
 class WayOfReading(Record):
     """A way to read, compared with the losses without each source.
 
-    `spearman` is the rank correlation with the losses, and `first` is the source that the way ranks first, or
-    None if several are tied; `first_agrees` is 1 if that source has the largest loss, else 0, or None if the
-    largest losses are tied. `runs` is the number of passes through the model; a backward pass counts as two.
+    `spearman` is the rank correlation with the losses. `first` is the source that the way ranks first, or
+    None if several are tied. `first_agrees` is 1 if that source has the largest loss, else 0, or None if the
+    largest losses are tied. `runs` is the number of passes through the model, where a backward pass counts as
+    two.
     """
 
     way: str
@@ -85,7 +87,7 @@ class WayOfReading(Record):
 class Explanations(Result):
     """An answer, with the scores of its sources in each way.
 
-    `tokens` (way, token) has the scores of the prompt's tokens, with NaN for a way that scores only sources.
+    `tokens` (way, token) has the scores of the prompt's tokens, with NaN for ways that only score sources.
     """
 
     sources: Records[ExplainedSource] = group()
@@ -102,13 +104,13 @@ class Explanations(Result):
         return _kind(self.explained)
 
     def ranks(self, way: str) -> list[int | None]:
-        """The rank of each source in a way, with ties, or None for every source if all are tied."""
+        """Return the rank of each source in a way, with ties, or None for every source if all are tied."""
         ranks = tied_ranks(self.sources.numbers(way).tolist())
         return [None] * len(ranks) if set(ranks) == {1} else [*ranks]
 
     @property
     def has_single_source(self) -> bool:
-        """True if nearly all is lost without the first source, and next to nothing without any other."""
+        """True if nearly everything is lost without the first source, and almost nothing without another."""
         first, *other_losses = self.sources.numbers("lost").tolist()
         return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, other_losses)]))
 
@@ -116,12 +118,12 @@ class Explanations(Result):
 class ComparedWay(Record):
     """A way to read, compared with removal: means over prompts, with 95 % intervals.
 
-    `gap` is `morf` - `lerf`: the answer's losses per token if a way's first (morf) or last (lerf) sources are
-    removed first, averaged over the removed share. `spearman` is the rank correlation with the losses without
-    each source, `first` is the share of prompts in which both rank the same source first, and `right` is the
-    share in which the way ranks the right source first, if that source is known. `over_position` is the gap
-    minus that of the best order by position or length, paired by prompt; `is_better` is 1 if the interval of
-    this difference is above 0.
+    `gap` is `morf` - `lerf`: the answer's loss per token if the first (morf) or the last (lerf) sources of a
+    way are removed first, averaged over the removed share. `spearman` is the rank correlation with the losses
+    without each source. `first` is the share of prompts in which the way and the losses have the same first
+    source; `right` is the share in which the way ranks the right source first, if that source is known.
+    `over_position` is the gap minus that of the best order by position or length, paired by prompt;
+    `is_better` is 1 if the interval of this difference is above 0.
     """
 
     way: str
@@ -159,9 +161,9 @@ class RefusedWay(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedWays(Result):
-    """Ways to read compared with removal over prompts, best first, and orders that ignore the model.
+    """Ways to read, compared with removal over prompts, best first, and orders that ignore the model.
 
-    `position` is the best of the orders by position or length.
+    `position` is the name of the best order by position or length.
     """
 
     ways: Records[ComparedWay] = group("compared")
@@ -195,9 +197,9 @@ class LearnedHead(Record):
 
 
 class LearnedFit(Record):
-    """Correlations of scores, with learned and with equal weights, on the answers used for learning.
+    """The correlations of scores, with learned and with equal weights, on the answers used for learning.
 
-    They are means over the prompts of Pearson's correlation over the sets of sources.
+    A correlation is the mean over the prompts of Pearson's correlation over the sets of sources.
     """
 
     prompts: int = column(is_needed=False)

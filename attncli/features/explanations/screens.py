@@ -94,7 +94,7 @@ def _question_line(report: Report, display: Display) -> Iterator[str]:
 
 
 def _encoder_output(result: Explanations) -> str:
-    """An encoder's output, such as `POSITIVE (0.98)`, `score 1.20` or `cosine 0.202`; empty for a decoder."""
+    """Return an encoder's output, such as `POSITIVE (0.98)` or `score 1.20`; empty for a decoder."""
     if result.explained is None or result.kind == "answer":
         return ""
     (row,) = result.explained
@@ -107,7 +107,7 @@ def _encoder_output(result: Explanations) -> str:
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
-    """One line per source and one column of ranks per way; a picture is also shown with maps."""
+    """Yield one line per source and one column of ranks per way. A picture is also shown with maps."""
     count = len(report.result_of(Explanations).sources)
     yield Elastic(lambda most: _ranks(report, most, display), MOST_SOURCES, LEAST_SOURCES, count, rank=1)
     yield from _on_picture(report, display)
@@ -140,7 +140,7 @@ TILE, TILE_GAP, MOST_TILES = 19, 1, 8
 
 
 def _on_picture(report: Report, display: Display) -> ScreenParts:
-    """The picture, the losses over it, and as many ways as fit, closest to the losses first."""
+    """Yield maps of the losses and of as many ways as fit over the picture, closest to the losses first."""
     if (maps := report.picture_maps) is None:
         return
     width = display.columns
@@ -157,20 +157,20 @@ def _on_picture(report: Report, display: Display) -> ScreenParts:
 
 
 def _agreements(result: Explanations, what: str) -> Iterator[str]:
-    """Sentences on which ways rank the source with the largest loss first, and which do not."""
+    """Yield sentences on which ways rank the source with the largest loss first, and which do not."""
     ways = result.ways
     if any(row.first_agrees is None for row in ways):
-        yield f"No {what} has the largest loss: several are equal."
+        yield f"Several {what}s are tied for the largest loss."
     elif all(row.first_agrees for row in ways):
         yield f"Every way ranks the {what} with the largest loss first."
     elif result.has_single_source:
         first = plain_text(result.sources[0].name)
         agreeing = _way_names(ways.where(lambda row: row.first_agrees == 1))
-        yield f"Nearly everything is lost without {first}, which is first in: {agreeing or 'no way'}."
+        yield f"Nearly everything is lost without {first}, which ranks first in: {agreeing or 'no way'}."
     if differing := _way_names(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
-        yield f"Another {what} is first in: {differing}."
+        yield f"Another {what} ranks first in: {differing}."
     if undecided := _way_names(ways.where(lambda row: row.first is None)):
-        yield f"Several are first in: {undecided}."
+        yield f"Several {what}s are tied for first in: {undecided}."
 
 
 def _way_names(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
@@ -190,7 +190,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
 
 
 def _interval(row: ComparedWay, name: str, decimals: int) -> str:
-    """The interval as text, such as `0.61 to 0.83`, or a dash for a single prompt."""
+    """Return the interval as text, such as `0.61 to 0.83`, or a dash for a single prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if not isinstance(low, float) or not isinstance(high, float):
         return NO_NUMBER
@@ -198,7 +198,7 @@ def _interval(row: ComparedWay, name: str, decimals: int) -> str:
 
 
 def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
-    """The gap with its interval, with as many decimals as the losses."""
+    """Return columns with the gap and its interval, with as many decimals as the losses."""
     decimals = _decimals(report.result_of(ComparedWays))
     return [
         Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
@@ -207,16 +207,16 @@ def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[
 
 
 def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
-    return "ways to read, best first; (in brackets: removal, and orders that ignore the model)"
+    return "ways to read, best first (brackets: removal, and orders that ignore the model)"
 
 
 def _findings(report: Report, display: Display | None = None) -> Iterator[str]:
-    """Sentences on the ways that do no better than the best order that ignores the model."""
+    """Yield sentences on the ways that do no better than the best order that ignores the model."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
     what = "picture" if report.spec.get("image") else "prompt"
     if not orders or all(row.is_better is None for row in ways):
-        yield f"A single {what} has no intervals: use several."
+        yield f"A single {what} gives no intervals: use several {what}s."
         return
     order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
     no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
@@ -240,7 +240,7 @@ UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of 
 
 
 def _words(report: Report, display: Display) -> Iterator[str]:
-    """An explanation of the columns, for screens without room for more."""
+    """Yield an explanation of the columns, for screens without room for more."""
     unit = UNITS.get(report.result_of(ComparedWays).kind, "nats")
     yield f"gap: MoRF - LeRF, {unit}; rank corr. and first agrees: with removal."
 
@@ -264,21 +264,21 @@ WAYS_SCREEN = FirstScreen(
             usual=MOST_WAYS + 1,
             least=6,
             is_cut=True,
-            left_out=lambda rows, total: f"{total - len(rows)} more rows, and notes: --show all.",
+            left_out=lambda rows, total: f"{total - len(rows)} more rows, and the notes: --show all.",
         ),
         Sentences(_words),
         Notes(notes_and_how_to_read, apart=True),
     ),
     finding=_findings,
 )
-"""One line per way: the loss without its first sources minus the loss without its last, and its cost."""
+"""One line per way: its gap, its agreement with the losses, and its cost."""
 
 
 def _fit(report: Report, display: Display) -> Iterator[str]:
-    """The correlations between the scores and the answers used for learning."""
+    """Yield the correlations between the scores and the answers used for learning."""
     fit = report.result_of(LearnedWeights).fit
     learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
-    yield f"Correlation of scores with these answers' logits: {learned}; with equal weights: {equal}."
+    yield f"Correlation of the scores with these answers' logits: {learned}; with equal weights: {equal}."
 
 
 def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:

@@ -29,7 +29,7 @@ COMPARED_RUNS = 32
 """The number of source sets per prompt, in addition to those that all ways need."""
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 NO_TEXT_SOURCES = TextSource("sentence", None), TextSource("context", None)
-"""The sources in a file of prompts, whose texts are read as they are explained."""
+"""The sources in a file of prompts, whose texts are only read when they are explained."""
 
 Compare = Annotated[
     bool,
@@ -116,7 +116,11 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key in self.given("sentence", "answer") if self.prompts is not None else ():
-            yield contradiction(key, "cannot be used with a file of prompts, which has its own", "file")
+            yield contradiction(
+                key,
+                "cannot be used with a file of prompts, which contains its own questions and answers",
+                "file",
+            )
 
 
 @reads(lambda kind: kind.on_grid)

@@ -1,7 +1,7 @@
 """The share of each prompt token that reaches an answer through the attention and vectors of all layers.
 
 Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et al. 2020, 2004.10102), ALTI
-(Ferrando et al. 2022, 2203.04212), direct contributions to the logit (Elhage et al. 2021).
+(Ferrando et al. 2022, 2203.04212), and direct contributions to the logit (Elhage et al. 2021).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +26,18 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 QUERIES_AT_ONCE = 2**23
-"""Numbers that a batch of queries has, one vector per key: 32 MB."""
+"""The numbers in a batch of queries, which have one vector per key: 32 MB."""
 
 
 class EmbeddedTokens(NamedTuple):
-    """The embeddings of tokens, one vector each, and the function that undoes any reshaping."""
+    """The embeddings of tokens, one vector per token, and a function that undoes any reshaping."""
 
     vectors: Float[Tensor, "1 token embed"]
     as_given: Callable[[Tensor], Tensor]
 
 
 class ExplainedRun:
-    """A model's reading, and the outputs to be explained: a sum of logits or a similar number.
+    """A reading, and the model's outputs that are explained: a sum of logits or a similar number.
 
     The outputs depend on the last vectors at `places`, each with its `share`. Raises UserError for a model in
     half precision.
@@ -66,7 +66,10 @@ class ExplainedRun:
 
     @cached_property
     def stream(self) -> Stream:
-        """The inputs and outputs of the blocks. Raises UserError if the stream is not a sum of them."""
+        """The inputs and outputs of the blocks.
+
+        Raises UserError unless the residual stream is a sum of them.
+        """
         return Stream(self.pretrained, self.reading())
 
     @property
@@ -75,22 +78,23 @@ class ExplainedRun:
         return int(self.places[0])
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
-        """The numbers whose sum is explained, computed from the model's outputs on one text.
+        """Compute, from the outputs of the model on one text, the numbers whose sum is explained.
 
-        With `keeps_lengths`, the lengths of vectors are constants, so the numbers are linear in the vectors.
+        With `keeps_lengths`, the lengths of vectors are constants, so that the numbers are linear in the
+        vectors.
         """
         raise NotImplementedError
 
     def reading(self) -> Reading:
-        """The reading of all tokens."""
+        """Return the reading of all tokens."""
         return Reading(ModelText(tuple(self.pretrained.labels(self.ids.tolist())), self.ids))
 
     def inputs(self) -> dict[str, Tensor]:
-        """The arguments of the model's forward."""
+        """Return the arguments of the model's forward."""
         return self.pretrained.inputs([self.reading()])
 
     def prompt_scores(self, rows: Float[Tensor, "row read"]) -> Float[Tensor, " token"]:
-        """The scores of the prompt's tokens: sums over the places, weighted by the shares of the places."""
+        """Return the scores of the prompt's tokens, summed over the places and weighted by their shares."""
         return self.shares @ rows[:, : self.num_prompt].double().cpu()
 
     @property
@@ -100,7 +104,7 @@ class ExplainedRun:
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """The token vectors in the output of the embeddings, or None if they are not there."""
+        """Return the token vectors in the output of the embeddings, or None if it does not contain them."""
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self.ids)):
             return None
         return EmbeddedTokens(output, lambda vectors: vectors)
@@ -116,11 +120,11 @@ class ExplainedRun:
     def refuse_unshown_layers(self, way: str) -> None:
         """Raise UserError if other layers also mix tokens, because the way would silently skip them."""
         if self.pretrained.unshown_layers:
-            self.refuse(way, "some layers mix tokens without a softmax, or not at all")
+            self.refuse(way, "some layers mix tokens without a softmax or do not mix them")
 
 
 class AnswerRun(ExplainedRun):
-    """A prompt and an answer in a decoder; the choice of the answer's tokens is explained.
+    """A prompt and an answer in a decoder. The choice of the answer's tokens is explained.
 
     Raises UserError for a model of another kind, or in half precision.
     """
@@ -142,17 +146,20 @@ class AnswerRun(ExplainedRun):
 
     @property
     def shares(self) -> Float[Tensor, " new"]:
-        """Ones: every place counts fully."""
+        """A share of 1 for every place."""
         return torch.ones(len(self.answer), dtype=torch.float64)
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
-        """The logits of the answer's tokens."""
+        """Return the logits of the answer's tokens."""
         rows: Tensor = outputs["logits"][0, self.first :]
         return rows.gather(-1, self.answer.to(rows.device).unsqueeze(-1))[:, 0]
 
 
 def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
-    """The mean weights of each layer's heads. Raises UserError for layers with weights not between tokens."""
+    """Return the mean of each layer's weights over the heads.
+
+    Raises UserError for a layer whose weights do not lie between tokens.
+    """
     matrices: list[Tensor] = []
 
     def take(layer: CapturedLayer) -> None:
@@ -165,7 +172,7 @@ def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
 def rolled_out(
     matrices: Sequence[Float[Tensor, "query key"]], places: Int[Tensor, " row"]
 ) -> Float[Tensor, "row key"]:
-    """The rows at these places of the product of the matrices, starting with the last layer's."""
+    """Return the rows at these places of the product of the matrices, starting with the last layer."""
     rows = torch.eye(len(matrices[0]), dtype=torch.float64)[places].to(matrices[0].device)
     for matrix in reversed(matrices):
         rows = rows @ matrix.double()
@@ -173,10 +180,10 @@ def rolled_out(
 
 
 def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of (A + I) / 2, with rows divided by their sums; A is the mean over heads.
+    """Compute the product over the layers of (A + I) / 2, with rows divided by their sums.
 
-    Abnar & Zuidema 2020, equation 1. Rows of A that sum to less than 1 belong to layers with a sink outside
-    the keys.
+    A is the mean over the heads (Abnar & Zuidema 2020, equation 1). Rows of A that sum to less than 1 belong
+    to layers with a sink outside the keys.
     """
     run.refuse_unshown_layers("rollout")
     mixed = []
@@ -188,15 +195,13 @@ def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
 
 @dataclass(frozen=True)
 class CarriedVectors:
-    """The vectors that a layer's heads carry from each token: the heads' weights, and v W_O of each token."""
+    """The vectors that a layer's heads carry from each token: their weights, and v W_O of each token."""
 
     weights: Float[Tensor, "head query key"]
     vectors: Float[Tensor, "head key embed"]
 
     def rows(self, places: Int[Tensor, " row"]) -> Iterator[tuple[range, Float[Tensor, "query key embed"]]]:
-        """Yield batches of queries at these places, with the vectors carried from each token, summed over
-        heads.
-        """
+        """Yield batches of these queries, with the vectors carried from each token, summed over the heads."""
         step = max(1, QUERIES_AT_ONCE // self.vectors[0].numel())
         for start in range(0, len(places), step):
             rows = range(start, min(start + step, len(places)))
@@ -205,7 +210,7 @@ class CarriedVectors:
 
 
 class CarryingLayer:
-    """A layer in a run: its heads' vectors, the input of its block, and the output of its W_O."""
+    """A layer in a run, with the vectors of its heads, the input of its block, and the output of its W_O."""
 
     def __init__(self, run: ExplainedRun, stream: Stream, call: int) -> None:
         layer = stream.attention[call]
@@ -224,30 +229,31 @@ class CarryingLayer:
         return self.attention.shape[1]
 
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
-        """The columns of W_O that belong to each head."""
+        """Return the columns of W_O that belong to each head."""
         return head_projections(self.projection, self.num_heads)
 
     def values(self) -> Float[Tensor, "head key value_dim"]:
-        """The values of each head, repeated within groups."""
+        """Return the values of each head, repeated within groups."""
         value = self.attention.value[0]
         return value.repeat_interleave(self.num_heads // len(value), dim=0)
 
     def weights(self) -> Float[Tensor, "head query key"]:
-        """The weights of all queries."""
+        """Return the weights of all queries."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights[0]
 
     def carried(self) -> CarriedVectors:
-        """The vectors that each head carries."""
+        """Return the vectors that each head carries."""
         vectors = torch.einsum("hev,hkv->hke", self.columns(), self.values())
         return CarriedVectors(self.weights(), vectors)
 
     def after_attention(
         self, rows: range, vectors: Float[Tensor, "query key embed"]
     ) -> tuple[Float[Tensor, "query key embed"], Float[Tensor, "query embed"]]:
-        """The stream after the attention of these queries, both split by token and in total with the biases.
-        If a norm follows (BERT), it is applied with its scale from the run.
+        """Return the residual stream after the attention of these queries, split by token, and its total.
+
+        The total includes the biases. If a norm follows (BERT), it is applied with its scale from the run.
         """
         whole = self.read[rows.start : rows.stop] + self.projected[rows.start : rows.stop]
         if self.norm is None:
@@ -270,7 +276,10 @@ class CarryingLayer:
 
 
 def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
-    """Yield the layers of a run in order. Raises UserError if the stream is not a sum of block outputs."""
+    """Yield the layers of a run in order.
+
+    Raises UserError if the residual stream is not a sum of block outputs.
+    """
     run.refuse_unshown_layers(way)
     try:
         stream = run.stream
@@ -278,14 +287,14 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
         reason = error.lines[0].removeprefix("model: ")
         run.refuse(way, reason.removesuffix("use another model").rstrip(":; "))
     if stream.linear or len(stream.attention) < stream.num_blocks:
-        run.refuse(way, "some layers mix tokens without a softmax, or not at all")
+        run.refuse(way, "some layers mix tokens without a softmax or do not mix them")
     for call in stream.attention:
         yield CarryingLayer(run, stream, call)
 
 
 @torch.no_grad()
 def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """||sum over heads of a_ij v_j W_O|| as a share of its sum over j, averaged over the layers.
+    """Compute ||sum over heads of a_ij v_j W_O||, divided by its sum over j and averaged over the layers.
 
     Kobayashi et al. 2020, equation 6. Raises UserError if the vectors do not add up to the output of W_O.
     """
@@ -304,11 +313,12 @@ def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
 
 @torch.no_grad()
 def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
+    """Compute the product over the layers of C, where c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1).
 
-    y_i is the stream after the attention: its own vector x_i and the vectors that the heads carry: y_i = sum
-    over j of T_i(x_j) + b_O, after the norm in models such as BERT, with its scale fixed. Ferrando et al.
-    2022, equations 6 to 10. Raises UserError if a block does anything else.
+    The rows of C sum to 1. y_i is the residual stream after the attention, y_i = sum over j of T_i(x_j) +
+    b_O: the token's own vector x_i and the vectors that the heads carry, after the norm in models such as
+    BERT, with the scale of the norm frozen. Ferrando et al. 2022, equations 6 to 10. Raises UserError if a
+    block does anything else.
     """
     mixed = []
     for layer in carrying_layers(run, "alti"):
@@ -335,10 +345,10 @@ def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
 def direct_contributions(
     run: ExplainedRun, directions: Float[Tensor, "row embed"]
 ) -> Float[Tensor, " token"]:
-    """The direct contribution of each token to the logits through the heads of all layers, summed over heads.
+    """Compute the direct contribution of each token to the logits, summed over the heads of all layers.
 
-    `directions` are the directions in which the logits read the last stream at each place. Raises UserError
-    if a block adds anything else to its stream.
+    `directions` are the directions in which the logits read the last residual stream at each place. Raises
+    UserError if a block adds anything else to the residual stream.
     """
     total = torch.zeros(len(run.places), len(run.ids), dtype=torch.float64)
     for layer in carrying_layers(run, "direct_logit"):

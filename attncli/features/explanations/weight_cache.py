@@ -16,7 +16,7 @@ WEIGHTS = "head-weights"
 
 
 def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
-    """The learned weights of a model's heads, or None if there are none."""
+    """Return the learned weights of a model's heads, or None if the cache has none."""
     place = cache_file(spec, WEIGHTS)
     if place is None or not place.exists():
         return None
@@ -28,12 +28,10 @@ def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
                 return dict(zip(names, weights.values(), strict=True))
         raise ValueError("without weights")
     except (OSError, ValueError):
-        raise UserError(
-            f"learn: {place} is damaged: write it again with attn source PROMPTS --learn"
-        ) from None
+        raise UserError(f"learn: {place} is damaged: recreate it with attn source PROMPTS --learn") from None
 
 
 def cache_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
-    """Write the weights of all heads to the cache, and return None if there is no folder for them."""
+    """Write the weights of all heads to the cache. Return None if there is no cache folder."""
     about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
     return write_cache_file(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")

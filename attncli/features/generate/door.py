@@ -43,14 +43,14 @@ def generate(
     """Continue a text with the model, and record each head's `top_k` strongest keys for each new token.
 
     `text` may also be token ids, or the reading of a file that the model transcribes, such as a result of
-    `read_sound`. The default of `max_new_tokens` is 20; for such a file, the model's generation_config.json
-    sets the limit.
+    `read_sound`. The default of `max_new_tokens` is 20; for such a file, the limit is in the model's
+    generation_config.json. The model takes the most likely token, or samples at a `temperature` from the
+    smallest set of tokens whose probabilities add up to `top_p`.
 
-    The model takes the most likely token, or samples at a `temperature` from the most likely tokens that
-    together have `top_p` of the probability. The result covers all heads, those of one `layer`, or one
-    `head`, such as 17:3; `maps` also returns whole rows of weights, the mean over the heads or those of each
-    head. `on_text` receives the text as the model writes it; Ctrl-C then ends the writing. Raises UserError
-    for a model that cannot write, and MemoryError if memory runs out.
+    The result covers all heads, the heads of one `layer`, or one `head`, such as 17:3. With `maps`, it also
+    contains whole rows of weights, either for each head or as the mean over the heads. `on_text` receives the
+    text as the model writes it; Ctrl-C then ends the writing. Raises UserError for a model that cannot write,
+    and MemoryError if memory runs out.
     """
     from attncli.features.generate.writing import written
 

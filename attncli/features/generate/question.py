@@ -64,7 +64,7 @@ def _is_transcribed(data: dict[str, Any]) -> bool:
 
 
 def _default_order(data: dict[str, Any]) -> str:
-    """The default order; in a transcription, heads that look at a single place come first."""
+    """Return the default order; in a transcription, heads that look at a single place come first."""
     if _is_transcribed(data):
         return "max_weight"
     return "text_mass" if data.get("needle") is None else "retrieval"
@@ -111,7 +111,7 @@ class PromptSpec(ModelSpec):
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
     def needle_tokens(self) -> tuple[int, int] | None:
-        """FIRST and END of a needle given as FIRST:END, or None for a text."""
+        """Return FIRST and END of a needle that is given as FIRST:END, or None for a text."""
         match = TOKENS.fullmatch(self.needle or "")
         return (int(match[1]), int(match[2])) if match else None
 
@@ -124,16 +124,16 @@ class PromptSpec(ModelSpec):
         if not any((self.sentence, self.file, self.read_file)):
             yield contradiction(
                 "model",
-                "needs `sentence` or `file`: a text to continue",
+                "needs `sentence` or `file`, the text to continue",
                 "sentence",
                 "file",
                 *FILE_SETTINGS,
             )
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
-            yield contradiction("needle_depth", "needs `needle` to be a text to insert", "needle")
+            yield contradiction("needle_depth", "needs `needle` to be a text, which is inserted", "needle")
         tokens = self.needle_tokens()
         if tokens is not None and tokens[0] >= tokens[1]:
-            yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
+            yield contradiction("needle", f"must be FIRST:END, where FIRST is below END (got {self.needle})")
 
 
 class GenerateSpec(PromptSpec):
@@ -186,16 +186,22 @@ class GenerateSpec(PromptSpec):
         "generation_config.json)",
     )
     sampling_temperature: Annotated[
-        float | None, Everyday("sample instead of taking the likeliest token")
-    ] = Field(None, gt=0, le=100, description="sample: divides the scores of the tokens")
-    top_p: Annotated[float | None, Everyday("sample among the likeliest tokens")] = Field(
-        None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
-    )
-    greedy: Annotated[
-        bool, NoFlag("is the default without --sampling-temperature and --top-p: leave it out")
+        float | None, Everyday("sample instead of taking the most likely token")
     ] = Field(
-        default_factory=_is_greedy,
-        description="take the likeliest token each time (default without `sampling_temperature` and `top_p`)",
+        None, gt=0, le=100, description="the sampling temperature, which divides the logits of the tokens"
+    )
+    top_p: Annotated[float | None, Everyday("sample from the most likely tokens")] = Field(
+        None,
+        gt=0,
+        le=1,
+        description="sample from the most likely tokens with this total probability",
+    )
+    greedy: Annotated[bool, NoFlag("is the default without --sampling-temperature and --top-p: omit it")] = (
+        Field(
+            default_factory=_is_greedy,
+            description="always take the most likely token (default without `sampling_temperature` and "
+            "`top_p`)",
+        )
     )
     prefill_chunk: Size | None = Field(
         None,
@@ -219,7 +225,7 @@ class GenerateSpec(PromptSpec):
     top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
 
     def row_statistics(self) -> tuple[str, ...]:
-        """The row statistics of one layer; for all layers, the table of heads has only means."""
+        """Return the row statistics, or none for all layers, whose table of heads only has means."""
         if self.layer is None:
             return ()
         return tuple(name for name in (*WEIGHT_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
@@ -235,16 +241,21 @@ class GenerateSpec(PromptSpec):
         yield from super().contradictions()
         if not self.greedy and _is_greedy(self.__dict__):
             yield contradiction(
-                "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
+                "greedy",
+                "can only be false with `sampling_temperature` or `top_p`",
+                "sampling_temperature",
+                "top_p",
             )
         if self.max_new_tokens is None and not _is_transcribed(self.__dict__):
-            yield contradiction("max_new_tokens", "must be a number for a text", *FILE_SETTINGS)
+            yield contradiction(
+                "max_new_tokens", "must be a number if the model continues a text", *FILE_SETTINGS
+            )
 
 
 def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
-    """Read the prompt for the model. Raises UserError if it does not fit, or does not contain the needle."""
+    """Read the prompt for the model. Raises UserError if it does not fit or does not contain the needle."""
     from attncli.models.openers import OPENERS, FileInput
     from attncli.models.prompts import read_prompt
 
@@ -303,7 +314,7 @@ def report(
     if progress is not None and not reading.answer:
         progress.write("\n\n")
     if result.heads and spec.sort not in result.heads.cells:
-        raise UserError(f"sort: {spec.sort} needs a model with one stack; this one has cross-attention")
+        raise UserError(f"sort: {spec.sort} needs a model without cross-attention")
     whole_rows = {"weights": result.weights, "linear_weights": result.linear_weights}
     num_prompt, num_new = result.counts.prompt_tokens, result.counts.new_tokens
     text_report = build_report(
@@ -328,7 +339,7 @@ def report(
 
 
 def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> None:
-    """Report the cost of a token if the model reads its weights again for each token."""
+    """Report the cost of a token if the model reads its weights again for every token."""
     from attncli.models.stored import stored_use
 
     use = stored_use(pretrained.whole)
@@ -339,9 +350,9 @@ def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> Non
 
 
 def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:
-    """The tokens of the queries, without the last new token, and the context at cross-attention keys.
+    """Return the tokens at the queries, without the last new token, and the context at cross-attention keys.
 
-    With one stack, the keys are these tokens, too.
+    If the model has one stack, its keys are the same tokens.
     """
     from attncli.models.writing import generating_part, start_token
 
@@ -357,7 +368,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
-    """The pictures of the prompt, on which new tokens have no boxes."""
+    """Return the pictures of the prompt, in which new tokens have no boxes."""
     beside = (None,) * max(0, num_written - 1)
     return tuple(
         picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
@@ -384,7 +395,7 @@ def _notes(
         where = "prompt" if prompt.origin is None else prompt.origin.what
         notes.append(f"The rows show cross-attention: where the decoder looks in the {where}.")
     if result.needle is not None:
-        copied = f"{result.needle.copied} of the new tokens are in it"
+        copied = f"{result.needle.copied} of the new tokens are in the needle"
         notes.append(f"The needle is at {prompt.needle[0]}-{prompt.needle[-1]}; {copied}.")
     if spec.maps == "heads" and result.weights_are_mean:
         notes.append(

@@ -1,4 +1,4 @@
-"""The results of `attn generate`: the new tokens, and where each head looked when each was chosen."""
+"""The results of `attn generate`: the new tokens, and where each head looked when a token was chosen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from attncli.records.values import NamedTensor, Tensors
 
 
 class WriterHead(Record, numbers=WRITER_STATISTICS):
-    """A head with the mean of each statistic over the new tokens, or None if no token has the statistic."""
+    """A head, with the mean of each statistic over the new tokens, or None if no token has the statistic."""
 
     layer: int
     module: str = column(is_needed=False)
@@ -24,9 +24,9 @@ class WriterHead(Record, numbers=WRITER_STATISTICS):
 class WrittenToken(Record):
     """A new token, the position of the query that chose it, and the strongest keys of that query.
 
-    The keys come from the mean row over all heads or, with a needle, from the row of the `head` that
-    retrieves most, such as 17:3. The first key, where attention sinks are, has a column of its own; `keys` is
-    filled up with None if there are fewer other keys.
+    The keys come from the mean row over all heads or, with a needle, from the row of the `head` with the best
+    retrieval score, such as 17:3. The first key, which is often an attention sink, has a separate column;
+    `keys` is padded with None if there are fewer other keys.
     """
 
     token: str
@@ -49,7 +49,7 @@ class WritingCounts(Record):
 
 
 class NeedleCounts(Record):
-    """The numbers of tokens in the needle and copied from it, and the share of its tokens that was written.
+    """The number of tokens in the needle, the number copied from it, and the share that was written.
 
     The share counts each distinct token once.
     """
@@ -63,13 +63,15 @@ class NeedleCounts(Record):
 class WrittenText(Result):
     """The text that a model wrote, or read as an answer, and where each head looked for each token.
 
-    `heads` are in the order of the model, `tokens` and their `ids` in the order of the text. `rows` has every
-    statistic of every row, with the axes layer, head and query, without the axes of a chosen layer or head;
-    values are NaN where a layer has fewer heads. `weights` has whole rows, either for each head or as their
-    mean, or is None. `linear` has one row per head without a softmax, and `linear_weights` has the signed
-    rows of these heads or is None; for a chosen layer without a softmax, `tokens` has shares of |w|.
-    `unshown` is a sentence that names the layers left out. `first_query` is the position of the query that
-    chose the first token.
+    `heads` are in the order of the model, and `tokens` and their `ids` in the order of the text. `rows`
+    contains every statistic of every row, with the axes layer, head and query; a chosen layer or head has no
+    axis. Values are NaN where a layer has fewer heads. `weights` contains whole rows, either for each head or
+    as the mean over the heads, or is None.
+
+    `linear` has one row per head without a softmax, and `linear_weights` contains the signed rows of these
+    heads, or is None. For a chosen layer without a softmax, `tokens` contains shares of |w|. `unshown` is a
+    sentence that names the layers left out. `first_query` is the position of the query that chose the first
+    token.
     """
 
     heads: Records[WriterHead] = group(may_be_empty=True)
@@ -92,11 +94,11 @@ class WrittenText(Result):
         return [row.token for row in self.tokens]
 
     def sort_statistic(self, statistic: str) -> str:
-        """The statistic to sort by: `needle_mass` instead of `retrieval` if nothing was copied."""
+        """Return the statistic to sort by: `needle_mass` in place of `retrieval` if nothing was copied."""
         is_empty = statistic == "retrieval" and np.isnan(self.heads.column(statistic)).all()
         return "needle_mass" if is_empty else statistic
 
     def ranked(self, statistic: str, *, ascending: bool = False) -> Records[WriterHead]:
-        """The heads sorted by a statistic, largest or smallest first; NaN values come last."""
+        """Return the heads sorted by a statistic, largest or smallest first; NaN values come last."""
         numbers = self.heads.column(self.sort_statistic(statistic))
         return self.heads.taken(np.argsort(numbers if ascending else -numbers, kind="stable").tolist())

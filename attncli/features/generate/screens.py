@@ -41,7 +41,7 @@ HEAD_ORDER = (
 
 
 def _written_title(report: Report) -> str:
-    """The title, such as `generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new`."""
+    """Return the title, such as `generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new`."""
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
@@ -52,7 +52,7 @@ def _written_title(report: Report) -> str:
 
 
 def _prompt(report: Report) -> str:
-    """The line that shows the prompt."""
+    """Return the line that shows the prompt."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)
@@ -60,7 +60,7 @@ def _prompt(report: Report) -> str:
 
 
 def _wrote(report: Report, display: Display) -> Iterator[str]:
-    """The new text, on a few lines."""
+    """Yield the new text, on a few lines."""
     width = display.columns
     label = "answer" if report.spec.get("answer") else "wrote"
     lines = wrap_cells(f"{label}: {plain_text(' '.join((report.written or '').split()))}", width)
@@ -70,7 +70,7 @@ def _wrote(report: Report, display: Display) -> Iterator[str]:
 
 
 def _where_it_looked(report: Report, display: Display) -> ScreenParts:
-    """The first new tokens and the keys that they looked at."""
+    """Yield the first new tokens and the keys that they looked at."""
     width, result = display.columns, report.result_of(WrittenText)
     labels = TableLabels(report, replace(display, width=min(width, 100)))
     room = LINES_FOR_TOKENS - len([*_wrote(report, display)])
@@ -92,7 +92,7 @@ def _where_it_looked(report: Report, display: Display) -> ScreenParts:
 def _tokens(
     report: Report, tokens: Records[WrittenToken], labels: TableLabels, display: Display, most: int
 ) -> Grid:
-    """One line per token: its query, shares of the row, and its strongest keys other than the first."""
+    """Return one line per token: its query, shares of the row, and its strongest keys without the first."""
     places = _chosen(tokens, most)
     chosen, precision = tokens.taken(places), display.precision
     columns = [Column(("", "chose"), [token_cell(token.token) for token in chosen], left=True)]
@@ -120,7 +120,7 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
-    """The first tokens or, with a needle, the places of the tokens that looked at the needle most."""
+    """Return the first tokens or, with a needle, the places of the tokens that looked at it most."""
     shares = [token.needle_mass or 0.0 for token in tokens] if "needle_mass" in tokens.cells else []
     order = sorted(range(len(tokens)), key=lambda place: -shares[place] if shares else 0.0)
     return sorted(order[:most])
@@ -132,7 +132,7 @@ def _key_seen(token: WrittenToken, rank: int, labels: TableLabels, precision: in
 
 
 def _order(report: Report) -> str:
-    """The statistic that the heads are sorted by."""
+    """Return the statistic that the heads are sorted by."""
     return report.result_of(WrittenText).sort_statistic(str(report.spec.get("sort")))
 
 
@@ -142,7 +142,7 @@ def _heads_title(report: Report, heads: Records[WriterHead], total: int) -> str:
 
 
 def _shown_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
-    """The statistic that the heads are sorted by, followed by the most informative statistics."""
+    """Return the statistic that the heads are sorted by, followed by the most informative statistics."""
     return [name for name in dict.fromkeys([_order(report), *HEAD_ORDER]) if name in heads.cells]
 
 

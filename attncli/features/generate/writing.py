@@ -1,4 +1,4 @@
-"""Measures every head's rows for each new token while a model writes."""
+"""Measure every head's rows for each new token while a model writes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -48,16 +48,16 @@ from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
 
 MOST_MEAN_WEIGHTS = 2**22
-"""The most weights in mean rows, over all tokens; longer texts keep no weights."""
+"""The largest number of weights in mean rows, over all tokens; longer texts keep no weights."""
 MOST_STACKED = 2**21
-"""The most numbers in the keys of layers that are computed together, which are copied."""
+"""The largest size of the keys of layers that are computed together, because these keys are copied."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
-"""Each head's row of weights, and a mask of the keys that the row sees."""
+"""The row of weights of each head, and a mask of the keys that the row sees."""
 
 
 def weight_rows(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
-    """The rows of layers that have a single query of one text."""
+    """Return the rows of layers that have a single query of a single text."""
     rows: dict[int, RowOfWeights] = {}
     alike: defaultdict[Hashable, dict[int, AttentionLayer]] = defaultdict(dict)
     for number, layer in enumerate(layers):
@@ -71,7 +71,7 @@ def weight_rows(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWe
 
 
 def _likeness(layer: AttentionLayer) -> Hashable:
-    """A key that is equal for layers that can be computed together, without masks, rules or biases."""
+    """Return a value that is equal for layers that can be computed together, apart from masks and biases."""
     seen, rules = layer.visibility, layer.rules
     if seen.key_mask is not None or seen.rule is not None or rules.bias is not None:
         return id(layer)
@@ -115,10 +115,10 @@ class WriterLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenRows:
-    """The rows of one new token: numbers (layer, head) by statistic, or NaN where a layer has fewer heads.
+    """The rows of one new token: statistics with the axes layer and head, NaN where a layer has fewer heads.
 
-    There is one more top key than is shown, because the first key is left out. `seen` has the keys that each
-    layer sees or, without `weights`, that any layer sees.
+    There is one more top key than is shown, because the first key is left out. `seen` contains the keys that
+    each layer sees or, without `weights`, the keys that any layer sees.
     """
 
     token: int
@@ -133,12 +133,12 @@ class TokenRows:
 
 @dataclass
 class WrittenRows:
-    """Collects the rows of each new token from the layers of a model, or from cross-attention if it has any.
+    """The rows of each new token, collected from a model's layers, or from cross-attention if it has any.
 
     `special_ids` are the special tokens of the tokenizer; `module_name` maps a module to its name in results;
-    `needle` has the needle's places in `prompt_ids`. `layer` and `head` limit the rows to one layer or head;
-    `top_k` is the number of keys per row. With `keeps_heads`, the weights of each head are kept for up to 128
-    keys.
+    `needle` contains the places of the needle in `prompt_ids`. `layer` and `head` limit the rows to one layer
+    or head; `top_k` is the number of keys per row. With `keeps_heads`, the weights of each head are kept for
+    up to 128 keys.
     """
 
     prompt_ids: Int[Tensor, " token"]
@@ -155,7 +155,7 @@ class WrittenRows:
     layers: list[WriterLayer] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    """The new tokens; a layer without a softmax has no rows for them in `tokens`."""
+    """The ids of the new tokens. A layer without a softmax has no rows for them in `tokens`."""
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
         """Add the rows of a token. Raises CannotShow if the keys are not the tokens that the model read.
@@ -170,7 +170,7 @@ class WrittenRows:
         elif self.linear is not None and self.linear.layers:
             if self.needle:
                 reason = f"retrieval needs a softmax, which layer {self.layer} does not have"
-                raise UserError(f"needle: {reason}: use a layer of attention, or all layers")
+                raise UserError(f"needle: {reason}: use an attention layer, or all layers")
         else:
             num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
             num_heads |= {} if self.linear is None else self.linear.num_heads
@@ -209,14 +209,14 @@ class WrittenRows:
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        """The statistics: those about positions need self-attention, and `needle_mass` needs a needle."""
+        """The names of the statistics: positions need self-attention, and `needle_mass` needs a needle."""
         rows = [name for name in WEIGHT_STATISTICS if not (self.is_cross and ROW_STATISTICS[name].positional)]
         left_out = GENERATED_KEY_STATISTICS if self.is_cross else ()
         needle = () if self.needle else ("needle_mass",)
         return (*rows, *(name for name in WRITING if name not in (*left_out, *needle)))
 
     def _rows(self, token: int, layers: Sequence[CapturedLayer]) -> TokenRows:
-        """The rows of all layers, which end at the same key."""
+        """Return the rows of all layers, which end at the same key."""
         rows_of_layers = weight_rows([layer.attention for layer in layers])
         heads = slice(None) if self.head is None else slice(self.head, self.head + 1)
         each = [weights[heads] for weights, _ in rows_of_layers]
@@ -250,14 +250,14 @@ class WrittenRows:
         )
 
     def numbers(self) -> dict[str, Float[Tensor, "layer head query"]]:
-        """Each statistic of the rows, in the order of the layers, in float64."""
+        """Return each statistic of the rows, in the order of the layers, in float64."""
         return {
             name: torch.stack([token.statistics[name] for token in self.tokens], dim=-1).double()
             for name in self.statistic_names
         }
 
     def heads(self, **more: Float[Tensor, "layer head"]) -> Records[WriterHead]:
-        """The mean statistics of each head over the new tokens, and further columns."""
+        """Return the mean statistics of each head over the new tokens, and further columns."""
         means = {name: row_numbers.nanmean(dim=-1) for name, row_numbers in self.numbers().items()} | more
         counts = [layer.num_heads if self.head is None else 1 for layer in self.layers]
         places = np.repeat(np.arange(len(counts)), counts)
@@ -275,7 +275,9 @@ class WrittenRows:
     def written(
         self, labels: Sequence[str], first_query: int, *, best: tuple[int, int] | None = None
     ) -> Records[WrittenToken]:
-        """One row per new token, from the heads' mean row or from the head `best` (layer place, head)."""
+        """Return one row per new token, from the mean row or from that of the head `best` (layer place,
+        head).
+        """
         if best is None:
             first_keys = [float(token.mean[0]) for token in self.tokens]
             looks = [_top_beside_first(token.mean, self.top_k) for token in self.tokens]
@@ -305,7 +307,7 @@ class WrittenRows:
         )
 
     def all_rows(self) -> Tensors:
-        """Every statistic of every row, and the top keys of each row with their weights."""
+        """Return every statistic of every row, and the top keys of each row with their weights."""
         tensors = {name: self._placed(numbers, "query") for name, numbers in self.numbers().items()}
         ranks = slice(self.top_k)
         keys = torch.stack([token.top_keys[..., ranks] for token in self.tokens], dim=-2)
@@ -315,7 +317,10 @@ class WrittenRows:
         return Tensors(tensors)
 
     def whole_rows(self) -> NamedTensor | None:
-        """Each head's weights if all tokens have them, otherwise the mean; None if there are too many."""
+        """Return each head's weights if all tokens have them, otherwise their mean.
+
+        The result is None if there are too many weights.
+        """
         weights_by_head = [token.weights for token in self.tokens if token.weights is not None]
         if len(weights_by_head) == len(self.tokens):
             weights = self._placed(_by_query(weights_by_head), "query", "key")
@@ -327,13 +332,16 @@ class WrittenRows:
         return replace(_named_tensor(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
 
     def _layer_masks(self) -> Mask | None:
-        """The masks of the layers; the tokens after a query had not been written yet."""
+        """Return the masks of the layers. Tokens after a query had not been written yet."""
         visible = _by_query([token.seen for token in self.tokens]).numpy()
         masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
         return joint_mask(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
-        """A tensor by layer and head, with NaN or key -1 for missing heads; a chosen one has no axis."""
+        """Return a tensor by layer and head, with NaN or key -1 for missing heads.
+
+        A layer or head that was chosen has no axis.
+        """
         if self.layer is None:
             nothing = torch.nan if tensor.is_floating_point() else -1
             layers = [layer.layer for layer in self.layers]
@@ -345,7 +353,7 @@ class WrittenRows:
         return _named_tensor(tensor[0, 0], *axes)
 
     def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
-        """The tokens at the keys after `num_written` new tokens, and a mask of the needle."""
+        """Return the tokens at the keys after `num_written` new tokens, and a mask of the needle."""
         written = [] if self.is_cross else self.ids[:num_written]
         ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
         in_needle = torch.zeros(len(ids), dtype=torch.bool)
@@ -362,7 +370,7 @@ class WrittenRows:
 def _written_by_shares(
     shares: Sequence[Float[Tensor, " key"]], labels: Sequence[str], first_query: int, rows: WrittenRows
 ) -> Records[WrittenToken]:
-    """One row per new token, from the shares of |w| of a layer without a softmax, or of one of its heads."""
+    """Return one row per new token, from shares of |w| in a layer without a softmax or one of its heads."""
     num_read = len(rows.prompt_ids)
     looks = [_top_beside_first(row, rows.top_k) for row in shares]
     return WrittenToken.table(
@@ -377,21 +385,21 @@ def _written_by_shares(
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The keys with the largest weights, without the first key, padded with None."""
+    """Return the keys with the largest weights, without the first key, padded with None."""
     top = row[1:].topk(min(count, len(row) - 1))
     missing = [None] * (count - len(top.indices))
     return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
 def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The first `count` of the sorted keys, without the first key, padded with None."""
+    """Return the first `count` of the sorted keys, without the first key, padded with None."""
     pairs = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
     top = [*pairs, *[(None, None)] * count][:count]
     return [key for key, _ in top], [weight for _, weight in top]
 
 
 def _by_query(rows: Sequence[Tensor]) -> Tensor:
-    """Stack rows (…, key) of growing length as (…, query, key), with 0 on the keys after each query."""
+    """Stack rows (…, key) of growing length as (…, query, key), with 0 at the keys after each query."""
     most = rows[-1].shape[-1]
     padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
     return torch.stack(padded, dim=-2)
@@ -404,10 +412,10 @@ def _named_tensor(tensor: Tensor, *axes: str) -> NamedTensor:
 
 @dataclass(frozen=True)
 class NeedleRetrieval:
-    """The retrieval scores of heads on a needle, and the number of tokens copied from it.
+    """The retrieval scores of heads on a needle, and the number of tokens copied from the needle.
 
-    `best` (layer place, head) is the head with the largest score and, in case of a tie, the most weight on
-    the needle.
+    `best` (layer place, head) is the head with the largest score. Of several such heads, it is the head with
+    the most weight on the needle.
     """
 
     scores: Float[Tensor, "layer head"]
@@ -443,12 +451,12 @@ def written(
 ) -> WrittenText:
     """Continue a prompt with the model, or read an answer after the prompt (teacher forcing).
 
-    The result covers all heads, one layer, or one head. In a model with an encoder, the prompt goes to the
-    encoder, and the rows are those of cross-attention.
+    The result covers all heads, one layer, or one head. In a model with an encoder, the encoder reads the
+    prompt, and the rows are those of cross-attention. `on_text` receives the text in whole characters as the
+    model writes it. With `on_text`, Ctrl-C ends the writing and keeps the text so far.
 
-    `on_text` receives the text as the model writes it, in whole characters; with it, Ctrl-C ends the writing
-    and keeps the text so far. Raises UserError for a request that the model cannot meet, or a layer or head
-    that it does not have, and MemoryError if memory runs out.
+    Raises UserError for arguments that do not fit the model and for a layer or head that the model does not
+    have, and MemoryError if memory runs out.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None
@@ -495,7 +503,7 @@ def written(
 def _read_answer(
     pretrained: Pretrained, prompt: Prompt, answer: Target, rows: WrittenRows
 ) -> tuple[Way, float]:
-    """Read the answer; return the way its attention was computed and its log-probability."""
+    """Read the answer. Return the way its attention was computed, and its log-probability."""
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
@@ -507,7 +515,7 @@ def _read_answer(
 def _written_text(
     pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
 ) -> WrittenText:
-    """Combine the text and the measurements of its rows in a result."""
+    """Return the text, with the measurements of its rows."""
     ids = rows.ids
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
@@ -546,7 +554,7 @@ def _write(
     rows: WrittenRows,
     on_text: Callable[[str], None] | None,
 ) -> tuple[Way, bool]:
-    """Write; return the way the attention was computed, and True if Ctrl-C ended the writing."""
+    """Write. Return the way the attention was computed, and True if Ctrl-C ended the writing."""
     if prompt.inputs is None:
         inputs = prompt_inputs(pretrained, prompt.prompt.ids)
     else:
@@ -563,7 +571,7 @@ def _write(
 
 
 def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
-    """A callback that adds the rows of each token and passes on its text."""
+    """Return a callback that adds the rows of each token and passes its text on."""
     pieces = TextPieces(pretrained.text_of, on_text)
 
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:

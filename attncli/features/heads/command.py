@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that change the displayed report but not the stored values."""
+"""Settings that change how a report is displayed, but not the stored values."""
 
 
 def run_heads(
@@ -34,7 +34,7 @@ def run_heads(
     expect: Sequence[str],
     **store_flags: Any,
 ) -> int:
-    """Survey one text or many; write the survey to a store or read it from one, if requested."""
+    """Survey one text or many. If requested, write the survey to a store or read it from a store."""
     from attncli.system.files import is_store_name
 
     new_store = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
@@ -70,8 +70,8 @@ def keep_survey(
             kind = f"{spec.read_file.what}s"
         elif form is not None and getattr(spec, form.asked_by.split()[0], None):
             kind = form.name
-        advice = f"-o FILE.json writes {kind}" if kind else "give --texts FILE"
-        raise UserError(f"-o {path}: is a store, which is for many texts: {advice}")
+        advice = f"-o FILE.json writes {kind}" if kind else "use --texts FILE"
+        raise UserError(f"-o {path}: is a store, which only takes surveys of many texts: {advice}")
     expected = Expected(expect, spec)
     with errors_at(spec, given, config), spec.opened_texts() as file:
         # A run stores every statistic of every head on one text, whatever the display settings are.

@@ -31,8 +31,8 @@ def heads(
 ) -> NotebookReport:
     """Survey each head of a model on a text: `run("heads", model=model, sentence=text, ...)`.
 
-    Instead of a text, {"ids": [...], "tokens": [...]} gives token ids and, optionally, their labels, without
-    a tokenizer. If there is no text, the model reads random tokens twice, which reveals induction heads.
+    Instead of a text, {"ids": [...], "tokens": [...]} provides token ids and, optionally, their labels,
+    without a tokenizer. Without a text, the model reads random tokens twice, which reveals induction heads.
     `report.table("heads")` has one row per head: entropy in nats, distance in tokens, other scores between 0
     and 1.
     """
@@ -53,10 +53,11 @@ def survey(
 ) -> HeadSurvey:
     """Survey each head on a text.
 
-    The first `skip_sink` keys are left out and the other weights are renormalised; `weighted` multiplies each
-    weight by ||v W_O||. With `keys`, given by text or position, from_to_weight is the weight on these keys
-    from the `queries`. `ablate` names heads, such as 5:11, whose output is zero during the run. Raises
-    UserError if this text or model does not allow a measurement, and MemoryError if memory runs out.
+    The first `skip_sink` keys are left out and the other weights are renormalised. With `weighted`, each
+    weight is multiplied by ||v W_O||. With `keys`, given by text or position, from_to_weight is the weight on
+    these keys from the `queries`. `ablate` contains the names of heads, such as 5:11, whose output is zero
+    during the run. Raises UserError if the text or the model does not allow a measurement, and MemoryError if
+    memory runs out.
     """
     _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
@@ -102,8 +103,9 @@ def survey_texts(
     """Survey each head over many texts: means with 95 % intervals.
 
     Each text is read once, and texts of equal length run together. A text that the model cannot read is left
-    out, with a note. `truncate` cuts long texts, and `words` merges tokens into words; for the other
-    arguments, see `survey`. Raises UserError if no text can be read, and MemoryError if memory runs out.
+    out, with a note. With `truncate`, long texts are cut; with `words`, tokens are merged into words. For the
+    other arguments, see `survey`. Raises UserError if no text can be read, and MemoryError if memory runs
+    out.
     """
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(

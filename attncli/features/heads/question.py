@@ -88,7 +88,7 @@ def report_each(
     *,
     whole_tokens: int | None = None,
 ) -> list[Report]:
-    """Return the surveys of texts of equal length, with whole head maps for up to `whole_tokens` tokens."""
+    """Return the surveys of texts of equal length. Texts of up to `whole_tokens` tokens keep whole maps."""
     specs = [with_map_kind(spec, readings[0]) for spec in specs]
     first, options = specs[0], survey_options(specs[0])
     if whole_tokens is not None:
@@ -135,7 +135,7 @@ def _with_activations(
 def values_each(
     specs: Sequence[HeadsSpec], readings: Sequence[Reading], pretrained: Pretrained
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
-    """Return the values of the reports of texts of equal length, and the versions that computed them.
+    """Return the values of the reports on texts of equal length, and the versions that computed them.
 
     Returns None for files, for settings that choose heads or request more than statistics, and if a column is
     computed from rows.
@@ -236,8 +236,8 @@ def _picture_maps(
 ) -> PictureMaps | None:
     """Return maps of the same heads over each of the first pictures, or None if there are no maps.
 
-    The heads are the chosen ones, or the first in a ranking, or those of the last layer with their mean and
-    rollout.
+    The heads are the chosen heads, or the first heads in a ranking, or the heads of the last layer with their
+    mean and rollout.
     """
     pictures = [] if looks is None else looks.files()
     if looks is None or not pictures:
@@ -271,7 +271,7 @@ def _picture_maps(
 
 
 def _picture_row(looks: FileLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
-    """Return one picture with its maps; if several files share a name, the folder is put before it."""
+    """Return one picture with its maps. If several files share a name, the name of the folder precedes it."""
     (picture,) = looks.reading.drawn()
     if not is_unique:
         picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
@@ -365,7 +365,7 @@ def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) 
 
 
 def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[SurveyedHead]) -> str:
-    """Return a sentence if the chosen keys follow the chosen queries, so that every weight is 0."""
+    """Return a sentence if the chosen keys follow the chosen queries, in which case every weight is 0."""
     queries, keys = (
         [token.position for token in named_tokens if token.setting == setting] for setting in spec.sought()
     )

@@ -52,7 +52,7 @@ def _explanation(report: Report, display: Display) -> Iterator[str]:
 
 
 def _few_rows(report: Report) -> Iterator[str]:
-    """Yield a warning if few rows of a stack have the statistic by which the heads are sorted."""
+    """Yield a warning if few rows of a stack have the statistic that the heads are sorted by."""
     sort = report.spec.get("sort")
     if not isinstance(sort, str) or sort == "from_to_weight":
         return
@@ -93,4 +93,4 @@ SURVEY_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
 )
-"""The patterns, or the heads if they are sorted or requested, or the grid of a statistic."""
+"""The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

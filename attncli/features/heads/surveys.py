@@ -26,7 +26,8 @@ PROBE_NOTE = (
     "induction head."
 )
 WEIGHTED_NOTE = (
-    "Weights are multiplied by ||v W_O||, each row renormalised; value_norm is the mean sum of the rows."
+    "Weights are multiplied by ||v W_O||, and each row is renormalised; value_norm is the mean sum of the "
+    "rows."
 )
 
 

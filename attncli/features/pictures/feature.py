@@ -1,4 +1,4 @@
-"""The card of pictures: `--image` of every command that reads them."""
+"""The card of pictures: `--image` of every command that reads pictures."""
 
 from attncli.feature import Feature, ReadingKind
 

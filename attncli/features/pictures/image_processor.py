@@ -1,7 +1,8 @@
-"""A model's image processor: the pixels that it makes from a picture, and where in the picture they are.
+"""A model's image processor: the pixels that it makes from a picture, and their places in the picture.
 
-This works for any kind of model: crop and placement are inferred from the processor's results on four other
-pictures of the same size: black, white, and two that brighten from left to right and from top to bottom.
+This works for any kind of model. The crop and the places are inferred from the results of the processor on
+four other pictures of the same size: black, white, and two that brighten from left to right and from top to
+bottom.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ def _opened_processor(source: str, name: str) -> Any:
 
 
 def image_processor(pretrained: Pretrained) -> Any:
-    """The image processor of this model. Raises UserError if the model has none."""
+    """Return the image processor of this model. Raises UserError if the model has none."""
     if find_spec("PIL") is None:
         raise UserError('image: needs: pip install "attncli[images]"')
     source = pretrained.source
@@ -51,17 +52,17 @@ def image_processor(pretrained: Pretrained) -> Any:
 
 @dataclass(frozen=True)
 class AxisSources:
-    """The positions of numbers along an axis of a picture, as shares of its length, or NaN for padding."""
+    """The positions of numbers along an axis of a picture, as shares of its length, with NaN for padding."""
 
     shares: Tensor
     step: float
-    """Resolution of the shares: they are multiples of it, up to resampling."""
+    """The resolution of the shares, which are multiples of it, up to resampling."""
 
 
 class Processing:
-    """A processor, and the places in a picture that the numbers it makes come from.
+    """A processor, and the places in a picture that its output numbers come from.
 
-    `beside` has further inputs of the processor, such as a text, which it tokenizes.
+    `beside` contains further inputs of the processor, such as a text, which it tokenizes.
     """
 
     def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
@@ -70,7 +71,7 @@ class Processing:
         self._sources: dict[tuple[int, int], tuple[AxisSources, AxisSources]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
-        """The tensors that the processor makes from a picture."""
+        """Return the tensors that the processor makes from a picture."""
         try:
             with quiet_warnings():
                 outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
@@ -84,7 +85,7 @@ class Processing:
         return tensors
 
     def sources(self, size: tuple[int, int], like: Tensor) -> tuple[AxisSources, AxisSources]:
-        """The positions of the numbers, across and down, for pictures of this size.
+        """Return the positions of the numbers, across and down, for pictures of this size.
 
         Raises UserError if the positions cannot be determined.
         """
@@ -97,8 +98,9 @@ class Processing:
         is_padding = span.abs() <= 1e-3 * span.abs().max()
 
         def shares(axis: int, low: float, high: float) -> Tensor:
-            """Positions between two shares of an axis, measured with a picture that brightens from one to the
-            other.
+            """Return the positions between two shares of an axis.
+
+            They are measured with a picture that brightens from one share to the other.
             """
             at = (np.arange(size[axis]) + 0.5) / size[axis]
             grey = (255 * ((at - low) / (high - low)).clip(0, 1)).round().astype(np.uint8)
@@ -139,11 +141,11 @@ class Processing:
 
 
 TOLERANCE = 0.1
-"""The tolerance of a share, because resampling overshoots at edges."""
+"""The tolerance of a share, which is needed because resampling overshoots at edges."""
 
 
 def named_pixels(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
-    """The pixels among the inputs, and their name."""
+    """Return the pixels among the inputs, and their name."""
     name = next(name for name in PIXELS if name in inputs)
     return name, inputs[name]
 

@@ -24,14 +24,13 @@ class PictureOpener(Opener):
     def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
         name = pretrained.name
         if given.is_cross and not pretrained.has_decoder:
-            raise UserError(
-                f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
-            )
+            reason = "does not run an encoder and a decoder in one pass"
+            raise UserError(f"model: {name} {reason}: use attn heads or attn generate")
         if given.is_cross and given.text is None:
-            raise UserError("sentence: is missing: add the words that look at the picture")
+            raise UserError("sentence: is missing: supply the words that look at the picture")
         if pretrained.has_decoder and given.text is not None and not given.is_cross:
             reason = f"the encoder of {name} reads only the picture"
-            raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+            raise UserError(f"sentence: {reason}: omit the text, or use attn cross")
         return read_picture(pretrained, given.file, given.text)
 
     def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:

@@ -52,7 +52,7 @@ AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
 IMAGE_AXES = 4
 """The number of axes of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
-"""The smallest side in pixels; in smaller pictures, the places of tokens cannot be measured."""
+"""The smallest side in pixels. In smaller pictures, the places of tokens cannot be measured."""
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
@@ -67,7 +67,7 @@ def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
-    """The inputs that the model's forward accepts, and its name for the pixels."""
+    """Return those inputs that the forward of the model accepts, and the name of the pixels among them."""
     accepted_names = forward_arguments(model) - {"labels"}  # some processors add labels for training
     pixels, numbers = named_pixels(inputs)
     candidates = {**inputs, GRID: inputs.get(f"image_{GRID}")}
@@ -100,12 +100,13 @@ def read_picture(
 ) -> Reading:
     """Read a picture with a model's vision part or, if there is a text, read both with the whole model.
 
-    In a text, the picture replaces the picture token ("<image>", or the model's name for it); without that
-    token, the picture comes before the text. With `is_whole`, the text contains the token and gets no special
-    tokens around it. With `is_open`, the model continues the text, which then has no special token at its end
-    if the picture precedes all words (GIT). In a model with an encoder and a decoder, the encoder reads the
-    picture and the decoder the text. Raises UserError for a file that is not a picture, and for a model that
-    does not read pictures.
+    In a text, the picture replaces the picture token ("<image>", or the model's name for it). If the text
+    does not contain that token, the picture comes first. With `is_whole`, the text contains the token, and no
+    special tokens are added around the text. With `is_open`, the model continues the text, which then has no
+    special token at its end if the picture precedes all words (GIT).
+
+    In a model with an encoder and a decoder, the encoder reads the picture and the decoder reads the text.
+    Raises UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -125,23 +126,23 @@ def read_picture_to_write(
     """Read a picture and a text as the model does before it writes.
 
     Raises UserError for a text if the decoder looks at the picture through cross-attention, because such a
-    decoder reads no text first.
+    decoder writes without reading a text.
     """
     model = pretrained.model
     writer = generating_part(model)
     if not pretrained.has_decoder and writer.model is model:
         return read_picture(pretrained, file, text, is_whole=is_whole, is_open=True)
     if text:
-        raise UserError(f"sentence: {pretrained.name} writes about the picture without a text: leave it out")
+        raise UserError(f"sentence: {pretrained.name} describes a picture without any text: omit the text")
     if all(layer_kind(name) != "cross" for name, _ in writer.model.named_modules()):
-        reason = "gives its decoder vectors that summarise the picture and have no place in it"
+        reason = "gives its decoder vectors that summarise the whole picture, so they have no place in it"
         raise UserError(f"model: {model.config.model_type} {reason}")
     nothing = ModelText((), torch.empty(0, dtype=torch.long))
     return replace(_read_captioned(pretrained, _opened_picture(file), nothing), part=writer.part)
 
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
-    """Read a picture in the encoder and words in the decoder."""
+    """Read a picture in the encoder, and words in the decoder."""
     picture = _read_picture(pretrained, opened)
     inputs = {**(picture.inputs or {})}
     if len(words.ids):
@@ -161,14 +162,16 @@ def _read_both(
     part = decoder_name(model) or _shared_stack(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
         if pretrained.own_tokenizer is None:
-            raise UserError(f"sentence: {pretrained.name} has no tokenizer: leave out the text")
-        message = "does not read text and pictures in one stack: use one of them"
+            raise UserError(f"sentence: {pretrained.name} has no tokenizer: omit the text")
+        message = "does not read text and pictures in one stack: use only one of the two"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
     whole = text if is_whole else _with_picture(text, processor)
     mark = _picture_token(processor)
     if mark is not None and (count := whole.count(mark)) > 1:
-        raise UserError(f"sentence: must have {mark}, the place of the picture, once (got {count})")
+        raise UserError(
+            f"sentence: must contain {mark}, the place of the picture, exactly once (got {count})"
+        )
     beside = {"text": [whole]} | ({"add_special_tokens": False} if is_whole else {})
     processing = Processing(processor, pretrained.name, beside)
     inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
@@ -193,20 +196,22 @@ def _read_both(
 def _token_ids(
     ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
 ) -> Int[Tensor, " token"]:
-    """The ids of the words at their places among all tokens; the picture's tokens get 0."""
+    """Return the ids of the words at their places among all tokens. The tokens of the picture get 0."""
     count = len(placed.labels)
     if len(ids) == count:
         return ids
     are_words = torch.tensor([label is None for label in placed.labels])
     if int(are_words.sum()) != len(ids):
-        raise UserError(f"image: {pretrained.name} makes {count} tokens of a picture and {len(ids)} words")
+        raise UserError(
+            f"image: {pretrained.name} makes {count} tokens from a picture and {len(ids)} word tokens"
+        )
     whole = torch.zeros(count, dtype=torch.long)
     whole[are_words] = ids
     return whole
 
 
 def _shared_stack(model: PreTrainedModel) -> str | None:
-    """The name of the only stack of blocks outside vision-only parts, or None if there is not exactly one."""
+    """Return the name of the only stack of blocks outside vision-only parts, or None if it is ambiguous."""
     parts = model.named_modules()
     sees = [
         name
@@ -225,13 +230,13 @@ def _shared_stack(model: PreTrainedModel) -> str | None:
 
 
 def _picture_token(processor: Any) -> str | None:
-    """The token that stands for a picture in a text, or None if pictures precede all words (GIT)."""
+    """Return the token that stands for a picture in a text, or None if pictures precede all words (GIT)."""
     token = getattr(processor, "image_token", None)
     return token if isinstance(token, str) else None
 
 
 def _with_picture(text: str, processor: Any) -> str:
-    """The text with a picture token, which is put first if the text has none."""
+    """Return the text with a picture token, which is put first if the text did not contain one."""
     token = _picture_token(processor)
     if token is None or token in text:
         return text
@@ -257,15 +262,15 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     )
     mark = _picture_token(processor)
     if mark is None:
-        raise UserError(f"chat: {pretrained.name} reads pictures before all words: leave out `chat`")
+        raise UserError(f"chat: {pretrained.name} reads pictures before all words: omit `chat`")
     if mark not in written:
-        message = f"has no place for a picture, {mark}: leave out `chat`"
+        message = f"has no place for a picture, {mark}: omit `chat`"
         raise UserError(f"chat: the chat template of {pretrained.name} {message}")
     return written
 
 
 def _stored_template(pretrained: Pretrained) -> str | None:
-    """The chat template in a separate file, where earlier versions of transformers stored it."""
+    """Return the chat template in a separate file, where earlier versions of transformers stored it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
     try:
         stored = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
@@ -278,9 +283,9 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 
 
 def _opened_reader(pretrained: Pretrained) -> Any:
-    """The processor for texts and pictures, of the class for this kind of model.
+    """Return the processor for texts and pictures, of the class for this kind of model.
 
-    The part for videos, which needs torchvision, is left out.
+    Its part for videos, which needs torchvision, is left out.
     """
     source = pretrained.source
     if not isinstance(source, str):

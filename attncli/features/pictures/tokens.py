@@ -30,26 +30,26 @@ from attncli.models.token_places import MadeOf, Origin
 from attncli.records.report import Axis, Box, Picture
 
 MOST_PNG = 640
-"""The largest side, in pixels, of a picture stored in a report."""
+"""The largest side, in pixels, of a picture that is stored in a report."""
 
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
-"""A point of a picture: its position across and down, as shares of width and height."""
+"""A point in a picture: its position across and down, as shares of the width and the height."""
 NON_PATCH_TOKENS = {
     **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
     **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
     "distillation_token": "[DIST]",
     "detection_tokens": "det",
 }
-"""The names of tokens that are not part of a picture, by the parameter that they come from."""
+"""The names of tokens that are not part of a picture, by the parameter that the tokens come from."""
 PICTURE_INPUTS = (*PIXELS, GRID)
-"""The inputs of parts that read pictures."""
+"""The inputs of model parts that read pictures."""
 INPUT_AXES = 4
 """The number of axes of the pixels of whole pictures: picture, colour, row, column."""
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or its tower that reads only pixels. Raises UserError if it has none."""
+    """Return the model, or its tower that only reads pixels. Raises UserError if the model has none."""
     part = part_that_takes(pretrained, PICTURE_INPUTS)
     if part is None:
         raise UserError(f"image: {pretrained.name} has no part that only reads pictures")
@@ -58,7 +58,7 @@ def part_that_sees(pretrained: Pretrained) -> Pretrained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PictureTokens(Origin):
-    """The places of a picture's tokens; if the picture is cut into parts, its tokens have no common grid."""
+    """The places of a picture's tokens. If the picture is cut into parts, its tokens have no common grid."""
 
     what = "picture"
 
@@ -80,7 +80,7 @@ class PictureTokens(Origin):
             if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
                 return token
         raise ValueError(
-            f"no patch at this point: use shares of the picture, such as 0.6,0.4 (got {name:.60})"
+            f"no patch is at this point: use shares of the width and height, such as 0.6,0.4 (got {name:.60})"
         )
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
@@ -91,13 +91,16 @@ class PictureTokens(Origin):
 
     def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
         if any(len(shape) != INPUT_AXES for shape in shapes):
-            raise UserError(f"image: {name} reads a sequence of patches: attn ablate needs whole pictures")
+            raise UserError(
+                f"image: {name} reads a sequence of patches, but attn ablate needs whole pictures"
+            )
 
 
 @dataclass(frozen=True)
 class _FirstLayer:
-    """The queries of a model's first layer or the inputs of its first block, one token per row, and the
-    pixels that they depend on.
+    """The queries of a model's first layer or the inputs of its first block, and the pixels they depend on.
+
+    There is one token per row.
     """
 
     rows: Float[Tensor, "token dim"]
@@ -107,10 +110,10 @@ class _FirstLayer:
 def _first_layer(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
 ) -> _FirstLayer:
-    """Run a model up to its first attention layer in `part`; earlier layers are kept from mixing tokens.
+    """Run a model up to its first attention layer in `part`, and keep earlier layers from mixing tokens.
 
-    In earlier layers, each token returns its own value, so that no token depends on another's pixels. `name`
-    is the name of the pixels among the inputs.
+    In earlier layers, each token returns its own value, so that no token depends on the pixels of another
+    token. `name` is the name of the pixels among the inputs.
     """
     pixels = inputs[name].detach().clone().requires_grad_(True)
     queries: list[Tensor] = []
@@ -148,7 +151,7 @@ def _first_layer(
 def _read_by_first_block(
     model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
 ) -> Tensor | None:
-    """The token vectors that the first block in `part` reads, or None if no block reads vectors."""
+    """Return the token vectors that the first block in `part` reads, or None if no block reads vectors."""
     vectors_read: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -169,17 +172,17 @@ def _read_by_first_block(
 
 
 BASE = 8
-"""Base of the digits that identify tokens; gradients in half precision resolve this many values."""
+"""The base of the digits that identify tokens. Gradients in half precision resolve this many values."""
 FEW = 1e-2
-"""Smallest gradient that counts, relative to their root mean square."""
+"""The smallest gradient that counts, relative to the root mean square of the gradients."""
 DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
 
 
 def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """For each tensor, the token that each number contributes to, or -1, and the share with several tokens.
+    """Return, for each tensor, the token that each number contributes to, and the share with several tokens.
 
-    d/dx sum_t c_t f_t, divided by the same with c = 1, is c_t for the token t that a number x contributes to,
-    so each digit of t takes one gradient.
+    The token is -1 for a number that contributes to none. d/dx sum_t c_t f_t, divided by the same with c = 1,
+    is c_t for the token t that a number x contributes to, so each digit of t takes one gradient.
     """
     if not sources:
         return []
@@ -217,12 +220,15 @@ def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[
 
 
 def _one_colour(pixels: Tensor) -> Tensor:
-    """The first of three colours, if a tensor has them; all three contribute to the same token."""
+    """Return the first of three colours, if a tensor has them. All three contribute to the same token."""
     return pixels[..., :1, :, :] if pixels.ndim > 3 else pixels
 
 
 def _pixel_tokens(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token of each number in a picture, or -1. Raises CannotShow if numbers go into several tokens."""
+    """Return the token of each number in a picture, or -1.
+
+    Raises CannotShow if a number contributes to several tokens.
+    """
     ((tokens, mixed),) = _contributing_tokens(first, [first.pixels])
     if not (tokens >= 0).any():
         raise CannotShow("no token depends on the picture before its first attention layer")
@@ -234,7 +240,7 @@ def _pixel_tokens(first: _FirstLayer) -> Int[Tensor, "..."]:
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
-    """The names of tokens outside the picture, based on the parameters that they come from."""
+    """Return the names of tokens outside the picture, based on the parameters that the tokens come from."""
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     named_parameters = {
         name: parameter
@@ -297,13 +303,13 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 
 
 def pixel_tokens(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> Int[Tensor, "..."]:
-    """The first layer's token for each pixel of a picture, or -1."""
+    """Return the first layer's token for each pixel of a picture, or -1."""
     return _tokens_made(model, inputs, name, "").pixel_tokens
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Tokens in rows and columns: each token's place, counted from 0, and its box in shares."""
+    """Tokens in rows and columns: the place of each token, counted from 0, and its box in shares."""
 
     rows: Int[Tensor, " token"]
     columns: Int[Tensor, " token"]
@@ -316,20 +322,20 @@ class _Grid:
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
     def whole(self) -> Box:
-        """The box of the whole grid, clipped to the picture."""
+        """Return the box of the whole grid, clipped to the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
         right, bottom = left + wide * num_columns, top + high * num_rows
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
     def box(self, row: int, column: int) -> Box:
-        """A token's box as shares of the file; a box that includes padding extends beyond the file."""
+        """Return the box of a token as shares of the file. A box with padding extends beyond the file."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
         return left + wide * column, top + high * row, right, bottom
 
 
 def _snapped(share: float) -> float:
-    """A share clipped to the range from 0 to 1, and rounded to either end if it is close."""
+    """Return a share clipped to the range from 0 to 1, and rounded to either end if it is close."""
     share = min(1.0, max(0.0, share))
     return float(round(share)) if abs(share - round(share)) < EDGE else share
 
@@ -339,7 +345,10 @@ EDGE = 4e-3
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
-    """The rows and columns of tokens, from their `_spreads` across and down, or None if they form no grid."""
+    """Return the rows and columns of tokens, or None if they form no grid.
+
+    `spreads` contains the `_spreads` of the tokens across and down.
+    """
     places, starts, steps = [], [], []
     for centres, widths, counts in (spread.unbind(dim=-1) for spread in spreads):
         are_whole = counts >= 0.9 * counts.max()  # the other tokens include padding
@@ -370,7 +379,7 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
 
 
 def _spreads(axis: AxisSources, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
-    """The centre, width and count of each token's numbers, or NaN for a token without numbers."""
+    """Return the centre, width and count of the numbers of each token, or NaN for a token without numbers."""
     index, values = tokens[used], axis.shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
@@ -397,7 +406,7 @@ def placed_tokens(
     name: str,
     part: str = "",
 ) -> PlacedTokens:
-    """Locate each token of the first layer in `part`; tokens outside the picture get no label.
+    """Locate each token of the first layer in `part`. Tokens outside the picture get no label.
 
     `name` is the name of the pixels among the inputs. Raises UserError if the places cannot be found.
     """
@@ -448,7 +457,7 @@ def placed_tokens(
 
 
 def _tiles(pixel_tokens: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
-    """The number of the picture part that each token is made from, or -1."""
+    """Return the number of the picture part that each token is made from, or -1."""
     tiles = torch.full((count,), -1)
     if len(shape) < 4:
         tiles[pixel_tokens[used]] = 0
@@ -462,7 +471,7 @@ def _tiles(pixel_tokens: Tensor, used: Tensor, count: int, shape: torch.Size) ->
 def _picture_read(
     opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
 ) -> tuple[Picture, str]:
-    """The picture after cropping and resizing, with all its parts, and a line of text about it.
+    """Return the cropped and resized picture, with all its parts, and a line of text about it.
 
     `boxes` are shares of the file; the boxes of the result are shares of the cropped picture.
     """
@@ -490,7 +499,7 @@ def _picture_read(
 
 
 def _within(box: Box, crop: Box) -> Box:
-    """A box as shares of a crop, which is given as left, top, width and height."""
+    """Return a box as shares of a crop, which is given as left, top, width and height."""
     left, top, wide, high = crop
     sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)
     across, down, right, bottom = map(_snapped, sides)

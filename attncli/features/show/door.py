@@ -37,10 +37,10 @@ def read_cache(
     """Read the attention weights in a cache of activations as a report, as `attn show` does for a file.
 
     `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, the `attentions`
-    of a transformers model (a list or tuple, one per layer, as BertViz takes them), or a file: .npz,
-    .safetensors, .pt. The weights are taken from the arrays named hook_pattern or pattern in all layers, or
-    from `array`, in whose name * stands for the layer. `tokens` has the tokens of the text, which by default
-    come from the cache. Raises UserError for a cache without such weights.
+    of a transformers model (a list or tuple with one tensor per layer, as BertViz takes it), or a file: .npz,
+    .safetensors, .pt. The weights are the arrays named hook_pattern or pattern in all layers, or `array`, in
+    whose name * stands for the layer. `tokens` contains the tokens of the text; the default is the tokens in
+    the cache. Raises UserError for a cache without such weights.
     """
     if isinstance(cache, str | PathLike):
         file = fspath(cache)
@@ -62,7 +62,9 @@ def read_cache(
         ):
             tokens = [str(token) for token in listed]
     if tokens and numbers.ndim > 1 and len(tokens) != numbers.shape[-2]:
-        raise UserError(f"tokens: must be {numbers.shape[-2]}, one for each query (got {len(tokens)})")
+        raise UserError(
+            f"tokens: must contain {numbers.shape[-2]} tokens, one for each query (got {len(tokens)})"
+        )
     query_tokens = tuple(tokens) or None
     is_square = numbers.ndim > 1 and numbers.shape[-2] == numbers.shape[-1]
     weights = checked_weights(numbers, name, query_tokens if is_square else None, None)
@@ -73,8 +75,9 @@ def read_cache(
 
 
 def _parts_by_name(cache: object) -> dict[str, object]:
-    """The parts, by name, of a mapping, a mapping-like object (TransformerLens) or a list, whose tensors are
-    numbered. Raises UserError for anything else.
+    """Return the parts of a mapping, a mapping-like object (TransformerLens) or a list, by name.
+
+    The tensors of a list are numbered. Raises UserError for anything else.
     """
     items: Iterable[tuple[object, object]] = [("", cache)]
     if isinstance(cache, Mapping) or (hasattr(cache, "keys") and hasattr(cache, "items")):
@@ -92,7 +95,7 @@ def _parts_by_name(cache: object) -> dict[str, object]:
 
 
 def _numbered(name: str, parts: Sequence[object]) -> dict[str, object]:
-    """Name parts by their numbers after `name`; nested lists of arrays are flattened."""
+    """Return parts by their numbers after `name`. Nested lists of arrays are flattened."""
     parts_by_name: dict[str, object] = {}
     for number, part in enumerate(parts):
         place = f"{name}.{number}".removeprefix(".")
@@ -107,7 +110,7 @@ def _holds_arrays(part: object) -> TypeGuard[Sequence[object]]:
 
 
 def _weights_among(parts: Mapping[str, object], array: str | None, kind: str) -> ReadWeights:
-    """The weights of all layers, or of `array`. Raises UserError if they are missing or ambiguous."""
+    """Return the weights of all layers, or of `array`. Raises UserError if they are missing or ambiguous."""
     if array is not None and not isinstance(array, str):
         raise UserError(f"array: must be a name, such as blocks.0.attn.hook_pattern (got {shown(array)})")
     names = [name for name in parts if name != "tokens"]
@@ -122,15 +125,17 @@ def _weights_among(parts: Mapping[str, object], array: str | None, kind: str) ->
     if array is not None and array not in names:
         candidates = [*forms, *names]
         raise UserError(
-            f"array: the cache has no {array}, but {listed_names(candidates)}{nearest(array, candidates)}"
+            f"array: the cache has no {array}, only {listed_names(candidates)}{nearest(array, candidates)}"
         )
     if array is None and len(names) > 1 and len(forms) > 1:
-        raise UserError(f"cache: has several arrays of weights: set `array` to one of {listed_names(forms)}")
+        raise UserError(
+            f"cache: contains several arrays of weights: set `array` to one of {listed_names(forms)}"
+        )
     only = array if array is not None else names[0] if len(names) == 1 else None
     numbers = np.empty(0) if only is None else _as_array(parts[only], only)
     may_be = array is not None or (numbers.ndim in ARRAY_AXES and (forms or not is_of_a_layer(names[0])))
     if only is None or not may_be:
-        raise UserError(f"cache: has no weights of layers, such as blocks.0.attn.hook_pattern ({kind})")
+        raise UserError(f"cache: contains no attention weights, such as blocks.0.attn.hook_pattern ({kind})")
     has_all_layers = not is_of_a_layer(only) or numbers.ndim == 2
     return ReadWeights(
         numbers if has_all_layers else stacked_layers({0: numbers}, "cache"), is_cross_attention(only)

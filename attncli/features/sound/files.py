@@ -1,4 +1,4 @@
-"""Sound files, read as a single channel at a model's sampling rate, and a model's feature extractor."""
+"""Sound files, read as a single channel at the sampling rate of a model, and a model's feature extractor."""
 
 import re
 import struct
@@ -25,26 +25,22 @@ from attncli.models.pretrained import Pretrained
 from attncli.system.files import open_file, read_whole
 
 RATES = 1_000, 768_000
-"""Allowed sampling rates, from telegraph to laboratory; other values indicate a damaged header."""
+"""Allowed sampling rates, from telegraphs to laboratories. Other values indicate a damaged header."""
 MOST_SECONDS = 1800.0
-"""Limit for models without one: half an hour is 90,000 tokens of 20 ms."""
+"""The limit for models that have none: half an hour is 90,000 tokens of 20 ms."""
 PIECE_SECONDS, PIECE_NUMBERS, MOST_CHANNELS = 30, 2**24, 64
-"""Sizes of the pieces in which a file is read, in seconds and in numbers of all channels; most channels
-allowed.
-"""
+"""Sizes of the pieces of a file, in seconds and in values of all channels, and the most channels."""
 SIZES = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
-"""Sizes in the log of libsndfile: bytes of sound according to the header of a WAV or AIFF, and in the
-file.
-"""
+"""Sizes in the log of libsndfile: bytes of sound in the header of a WAV or AIFF, and in the file."""
 STREAM_SIZE = 0x7FFF0000
-"""Smallest size that programs write into the header of a stream of unknown length."""
+"""The smallest size that programs write into the header of a stream of unknown length."""
 END_MISSING = "lacks an end-of-stream bit"
 NEEDS = 'needs: pip install "attncli[sound]"'
 
 
 @dataclass(frozen=True)
 class OpenedSound:
-    """A sound with one channel: `samples` at `rate`; `notes` describes how the file was converted."""
+    """A sound with one channel: `samples` at `rate`, and `notes` on how the file was converted."""
 
     samples: Float[np.ndarray, " sample"]
     rate: int
@@ -78,7 +74,7 @@ def _file_errors(file: str, key: str) -> Iterator[None]:
 class _SoundBytes(BufferedReader):
     """The bytes of a file for libsndfile, whose callbacks must not raise.
 
-    A seek to before the beginning, as in a damaged file, is ignored.
+    A seek to a place before the beginning, as in a damaged file, is ignored.
     """
 
     def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
@@ -88,10 +84,10 @@ class _SoundBytes(BufferedReader):
 
 
 class SoundStream:
-    """A sound in a format that libsndfile supports, read once and one piece at a time.
+    """A sound in a format that libsndfile supports, read once, piece by piece.
 
-    `seconds` is its duration according to the header; `notes` describes conversions. Only one piece is in
-    memory at a time. Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN.
+    `seconds` is its duration according to the header; `notes` describes conversions. Memory holds only one
+    piece at a time. Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN.
     """
 
     def __init__(self, file: str, rate: int, *, key: str = "sound") -> None:
@@ -163,7 +159,7 @@ class SoundStream:
             raise UserError(f"{self.key}: {self.file}: contains no sound")
 
     def _read(self, count: int) -> Float[np.ndarray, " sample"]:
-        """The next samples of the file, averaged over its channels; there are fewer at the end."""
+        """Return the next samples of the file, averaged over its channels. There are fewer at the end."""
         where = f"{self.key}: {self.file}"
         with _file_errors(self.file, self.key):
             before = self._opened.tell()
@@ -178,7 +174,7 @@ class SoundStream:
 
 
 def _truncation_notes(name: str, log: str) -> list[str]:
-    """A note if a file is truncated, according to the log of libsndfile."""
+    """Return a note if a file is truncated according to the log of libsndfile."""
     sizes = SIZES.search(log)
     if sizes is not None and int(sizes[2]) < int(sizes[1]) < STREAM_SIZE:
         size = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes in its header"
@@ -200,8 +196,8 @@ def open_sound(
     """Read a sound file (WAV, FLAC, OGG), average its channels and resample it to `rate`.
 
     Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN. A sound longer
-    than `most_seconds`, the limit of `reader`, also raises UserError unless `truncate` is set, which keeps
-    only the beginning.
+    than `most_seconds`, the limit of `reader`, also raises UserError, unless `truncate` is set, which only
+    keeps the beginning.
     """
     most = MOST_SECONDS if most_seconds is None else most_seconds
     with SoundStream(file, rate, key=key) as stream:
@@ -220,7 +216,7 @@ def open_sound(
 
 
 def too_long(file: str, seconds: float, most: float, reader: str) -> str:
-    """The problem with a sound that is too long, and its remedies."""
+    """Return a message about a sound that is too long, with the remedies."""
     cut = f"use `truncate` to read only its beginning, or cut it: sox {file} part.wav trim 0 {most:g}"
     return f"is {seconds:,.2f} s long, but {reader} reads at most {most:g} s: {cut}"
 
@@ -233,7 +229,10 @@ def _opened_extractor(source: str, name: str) -> Any:
 
 
 def feature_extractor(pretrained: Pretrained) -> Any:
-    """The model's feature extractor. Raises UserError if there is none, or if it is not for sound."""
+    """Return the feature extractor of a model.
+
+    Raises UserError if the model has none, or one that is not for sound.
+    """
     source = pretrained.source
     if source is None or (isinstance(source, str) and Path(source).is_file()):
         raise UserError(f"sound: {pretrained.name} reads no sound: it has no feature extractor")
@@ -254,7 +253,7 @@ def feature_extractor(pretrained: Pretrained) -> Any:
 
 
 def max_seconds(extractor: Any) -> float | None:
-    """The longest sound that a feature extractor reads at once, or None if it has no limit."""
+    """Return the longest sound that a feature extractor reads at once, or None if it has no limit."""
     counts = (getattr(extractor, name, None) for name in ("n_samples", "nb_max_samples"))
     count = next((count for count in counts if isinstance(count, int)), None)
     return None if count is None else count / int(extractor.sampling_rate)
@@ -263,7 +262,7 @@ def max_seconds(extractor: Any) -> float | None:
 def sound_features(
     extractor: Any, samples: Float[np.ndarray, " sample"], name: str, **how: Any
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The tensors that a feature extractor makes from a sound. Raises UserError if the extractor fails."""
+    """Return the tensors that a feature extractor makes from a sound. Raises UserError if it fails."""
     try:
         with quiet_warnings():
             made = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt", **how)
@@ -274,11 +273,11 @@ def sound_features(
 
 
 PLAYED_BYTES = 5 * 2**20
-"""The largest sound file that is embedded in a page."""
+"""The size in bytes of the largest sound file that is embedded in a page."""
 
 
 def sound_to_play(file: str) -> bytes:
-    """The bytes of a sound file for a page, or no bytes if it is missing or larger than PLAYED_BYTES."""
+    """Return the bytes of a sound file for a page, or no bytes if it is missing or too large to embed."""
     try:
         return read_whole(file, PLAYED_BYTES)
     except OSError:
@@ -288,13 +287,13 @@ def sound_to_play(file: str) -> bytes:
 PICTURE_WIDTH, PICTURE_HEIGHT = 640, 80
 """The size of a spectrogram: columns, and bands on the mel scale."""
 DECIBELS = 80.0
-"""The range below the loudest point; fainter sound is black."""
+"""The range below the loudest point, in powers of ten. Fainter sound is black."""
 
 
 def spectrogram(pieces: Iterable[np.ndarray], rate: int, count: int) -> tuple[bytes, tuple[int, int]]:
-    """The log-mel spectrogram of `count` samples as a grey PNG with low frequencies at the bottom; its size.
+    """Return the log-mel spectrogram of `count` samples as a grey PNG, and its size.
 
-    The samples come in pieces, only one of which is in memory.
+    Low frequencies are at the bottom. The samples come in pieces, only one of which is in memory.
     """
     from transformers.audio_utils import mel_filter_bank
 

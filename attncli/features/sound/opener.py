@@ -14,7 +14,7 @@ from attncli.models.prompts import Prompt, reading_prompt
 
 
 class SoundOpener(Opener):
-    """A sound, with the words of a decoder: given words or those that the model writes."""
+    """A sound, with words for a decoder: given words, or words that the model writes."""
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         # Without a text, the decoder writes one.
@@ -25,11 +25,13 @@ class SoundOpener(Opener):
         text = given.text
         if given.is_cross:
             if not pretrained.has_decoder:
-                raise UserError(f"model: {pretrained.name} has no decoder to look at a sound: use attn self")
+                raise UserError(
+                    f"model: {pretrained.name} has no decoder that looks at a sound: use attn self"
+                )
             text = text or ""
         elif text is not None and pretrained.has_decoder:
             reason = f"the encoder of {pretrained.name} reads only the sound"
-            raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+            raise UserError(f"sentence: {reason}: omit the text, or use attn cross")
         return read_sound(pretrained, given.file, text, truncate=given.truncate)
 
     def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
@@ -37,7 +39,7 @@ class SoundOpener(Opener):
             raise UserError(f"sound: {pretrained.name} has no decoder to transcribe a sound")
         if given.text:
             raise UserError(
-                f"sentence: {pretrained.name} writes about the sound without a text: leave it out"
+                f"sentence: {pretrained.name} transcribes a sound without any text: omit the text"
             )
         prompt = reading_prompt(read_sound(pretrained, given.file), pretrained)
         most, before, num_new = most_written(pretrained), num_before_words(pretrained), given.max_new_tokens
@@ -50,7 +52,7 @@ class SoundOpener(Opener):
         return pretrained if pretrained.has_decoder else part_that_hears(pretrained)
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The first of the published heads that time words, or None."""
+        """Return the first of the published heads that time words, or None."""
         return next(iter(published_heads(pretrained)), None)
 
 

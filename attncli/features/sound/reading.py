@@ -1,6 +1,7 @@
 """Read sound for a model: alone, or before the words that a decoder writes.
 
-Token times are measured with the gradients of the first block's inputs, which works for any kind of model.
+Token times are measured with the gradients of the inputs of the first block, which works for any kind of
+model.
 """
 
 import re
@@ -40,20 +41,20 @@ from attncli.records.report import Axis, Picture
 from attncli.system.plain_text import counted
 
 TRIAL_SECONDS = 2
-"""The duration of the noise on which token times are measured; steps are constant."""
+"""The duration of the noise on which token times are measured. The steps between tokens are constant."""
 KALDI_SHIFT = 0.01
-"""Seconds between frames, for extractors that do not declare it: those with Kaldi's filter banks."""
+"""The seconds between frames for extractors that do not declare them: those with Kaldi's filter banks."""
 SAME_STEP = 0.1
 """The allowed relative difference between a measured step and the product of strides."""
 ATTENDS = "att"
 MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
 """A time in a sound, such as 1.24s."""
 SAME_MOMENT = 1e-6
-"""The rounding tolerance of a token's beginning, in seconds."""
+"""The rounding tolerance for the beginning of a token, in seconds."""
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
-    """The model, or its encoder for sound. Raises UserError if it has none."""
+    """Return the model, or its encoder for sound. Raises UserError if no part of it reads sound."""
     part = part_that_takes(pretrained, SOUNDS)
     if part is None:
         raise UserError(f"sound: {pretrained.name} has no part that reads sound")
@@ -84,7 +85,7 @@ class HeardSound(Origin):
         return token_before_words(pretrained)
 
     def at(self, seconds: float) -> int | None:
-        """The first token at a time, or None for a time outside the tokens."""
+        """Return the first token at a time, or None for a time outside the tokens."""
         since = (seconds - self.begins + SAME_MOMENT).tolist()
         return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
 
@@ -93,11 +94,13 @@ class HeardSound(Origin):
         if moment is None or name in tokens:
             return None
         if (token := self.at(float(moment[1]))) is None:
-            raise ValueError(f"no token at this time: the sound has {self.seconds:.2f} s (got {name:.60})")
+            raise ValueError(
+                f"no token is at this time: the sound is {self.seconds:.2f} s long (got {name:.60})"
+            )
         return token
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
-        """The spectrogram, on which each token is a vertical strip."""
+        """Return the spectrogram, on which each token is a vertical strip."""
         png, size = spectrogram([self.samples], self.rate, len(self.samples))
         begins, ends = self.begins / self.seconds, (self.begins + self.step) / self.seconds
         strips = zip(begins.tolist(), ends.tolist(), strict=True)
@@ -111,8 +114,8 @@ class HeardSound(Origin):
 class TokenTimes:
     """The times of a sound's tokens: token `first` + n lasts from n * `step` to (n + 1) * `step` seconds.
 
-    `bands` is the number of frequency bands, each of which is a run of tokens through time; tokens before
-    `first` are not part of the sound.
+    `bands` is the number of frequency bands; each band is a run of tokens through time. Tokens before `first`
+    are not part of the sound.
     """
 
     step: float
@@ -122,7 +125,7 @@ class TokenTimes:
     """The number of tokens in a model that pads every sound to the same length."""
 
     def duration(self, count: int) -> float:
-        """The duration of `count` tokens in seconds."""
+        """Return the duration of `count` tokens in seconds."""
         return (count - self.first) // self.bands * self.step
 
     @property
@@ -133,7 +136,7 @@ class TokenTimes:
 
     @property
     def slack(self) -> float:
-        """The duration of sound after the last token that is ignored because convolutions drop it."""
+        """The duration of sound after the last token that convolutions drop and that is therefore ignored."""
         return 4 * self.step + 0.1
 
 
@@ -146,7 +149,7 @@ def _is_block(name: str, module: nn.Module) -> bool:
 def _read_by_first_block(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], strides: list[int] | None = None
 ) -> Float[Tensor, "token dim"]:
-    """The token vectors that the first block with attention reads.
+    """Return the token vectors that the first block with attention reads.
 
     The strides of the convolutions before this block are appended to `strides`.
     """
@@ -181,7 +184,7 @@ def _read_by_first_block(
 def _centres(
     vectors: Float[Tensor, "token dim"], features: Tensor, tokens: Sequence[int], axis: int
 ) -> Float[Tensor, " chosen"]:
-    """The middle frame that each token depends on, or NaN for a token that does not depend on the sound."""
+    """Return the middle frame that each token depends on, or NaN for tokens independent of the sound."""
     direction = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(0)).to(vectors)
     outputs, frames = vectors @ direction, torch.arange(features.shape[axis], dtype=torch.double)
     centres = []
@@ -200,9 +203,9 @@ _times: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], TokenTimes]] = 
 
 
 def token_times(part: Pretrained, extractor: Any) -> TokenTimes:
-    """The times of the tokens that `part` makes from the features of `extractor`.
+    """Return the times of the tokens that `part` makes from the features of `extractor`.
 
-    The step is a whole number of frames. Raises UserError if the tokens have no places in time.
+    The step is a whole number of frames. Raises UserError if the tokens cannot be placed in time.
     """
     cached_times = _times.setdefault(part.model, {})
     key = (type(extractor).__name__, int(extractor.sampling_rate))
@@ -231,7 +234,7 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
     vectors = _read_by_first_block(part.model, {**short, name: features}, strides)
     count = len(vectors)
     if count < 8:
-        raise CannotShow(f"{count} tokens of {TRIAL_SECONDS} s of sound have no places in time")
+        raise CannotShow(f"{count} tokens of {TRIAL_SECONDS} s of sound cannot be placed in time")
     begins = _centres(vectors, features, range(4), axis)
     first = int((~begins.isnan()).nonzero()[:1].sum()) if not begins.isnan().all() else -1
     if first < 0:
@@ -252,7 +255,7 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
 def _first_band(
     centres: Callable[[Sequence[int]], Float[Tensor, " chosen"]], first: int, count: int
 ) -> tuple[int, float]:
-    """The number of tokens before the next band starts over, and the number of frames between tokens."""
+    """Return the number of tokens before the next band, and the number of frames between tokens."""
     begin, few = first + 1, 4
     near = centres([begin, begin + few])
     step = float(near[1] - near[0]) / few
@@ -271,7 +274,10 @@ def _first_band(
 
 
 def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The extractor's outputs that the model accepts. Raises UserError if none of them is sound."""
+    """Return the outputs of the extractor that the model accepts.
+
+    Raises UserError if none of them is sound.
+    """
     accepted_names = forward_arguments(part.model)
     inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in accepted_names}
     if not {*SOUNDS} & inputs.keys():
@@ -286,7 +292,7 @@ def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _sound_name(inputs: Mapping[str, Tensor]) -> str:
-    """The name of the input that contains the sound."""
+    """Return the name of the input that contains the sound."""
     return next(name for name in SOUNDS if name in inputs)
 
 
@@ -298,7 +304,7 @@ def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
 def _heard(
     pretrained: Pretrained, file: str, *, truncate: bool = False
 ) -> tuple[ModelText, dict[str, Tensor]]:
-    """The tokens of a sound, and the model's inputs for the sound."""
+    """Return the tokens of a sound, and the model's inputs for the sound."""
     part = part_that_hears(pretrained)
     extractor = feature_extractor(pretrained)
     times = token_times(part, extractor)
@@ -317,7 +323,7 @@ def _heard(
 def heard_text(
     part: Pretrained, times: TokenTimes, inputs: Mapping[str, Tensor], opened: OpenedSound, file: str
 ) -> ModelText:
-    """The tokens of an opened sound, for which the model receives `inputs`."""
+    """Return the tokens of an opened sound, for which the model receives `inputs`."""
     count = times.num_tokens or _count_tokens(part, inputs)
     begins, labels = _labels(times, count)
     in_time, seconds = times.duration(count), opened.seconds
@@ -340,7 +346,7 @@ def heard_text(
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
-    """The beginning of each token in seconds, or NaN if it is not part of the sound, and its label."""
+    """Return the label of each token and its beginning in seconds, or NaN for tokens outside the sound."""
     length = (count - times.first) // times.bands
     begins = torch.full((count,), torch.nan, dtype=torch.double)
     places: Int[Tensor, " token"] = torch.arange(count - times.first)
@@ -362,9 +368,11 @@ def read_sound(
 
     Tokens are named by the second at which they begin. A model with a decoder reads `text` after the sound;
     if `text` is empty, the model writes the transcript itself (greedy decoding with its own generate), and if
-    `text` is None, only the encoder runs. Raises UserError for a file that is not a sound, a model that does
-    not read sound, a text without a decoder, and a sound that is too long for the model, unless `truncate` is
-    set, which keeps only the beginning.
+    `text` is None, only the encoder runs.
+
+    Raises UserError for a file that is not a sound, for a model that does not read sound, and for a text
+    without a decoder. A sound that is too long for the model also raises UserError, unless `truncate` is set,
+    which only keeps the beginning.
     """
     return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
@@ -372,9 +380,9 @@ def read_sound(
 def encoded_reading(
     pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
 ) -> tuple[Reading, Tensor | None]:
-    """The result of `read_sound`, and the encoder's output if the model wrote the words, otherwise None."""
+    """Return the result of `read_sound`, and the encoder's output if the model wrote the words, else None."""
     if text is not None and not pretrained.has_decoder:
-        raise UserError(f"sentence: the audio encoder of {pretrained.name} reads no text: leave it out")
+        raise UserError(f"sentence: the audio encoder of {pretrained.name} reads no text: omit the text")
     sound, inputs = _heard(pretrained, file, truncate=truncate)
     if text is None:
         return Reading(sound, inputs=inputs), None
@@ -394,7 +402,7 @@ def encoded_reading(
 
 
 def most_written(pretrained: Pretrained) -> int | None:
-    """The number of tokens that a sound model's decoder can read, or None if the model has no limit."""
+    """Return the number of tokens that a sound model's decoder can read, or None without a limit."""
     most: int | None = getattr(pretrained.model.config, "max_target_positions", None)
     return most or pretrained.most_tokens()
 
@@ -404,9 +412,9 @@ def _settings_to_write(pretrained: Pretrained) -> Any:
 
 
 def decoder_prefix(pretrained: Pretrained, language: int | None) -> list[int]:
-    """The decoder's tokens before the words: start, language, task and no timestamps.
+    """Return the tokens before the words of a decoder: start, language, task and no timestamps.
 
-    `language` is the language token, if the model knows several languages.
+    `language` is the language token, for a model that knows several languages.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
@@ -420,7 +428,7 @@ def decoder_prefix(pretrained: Pretrained, language: int | None) -> list[int]:
 
 
 def token_before_words(pretrained: Pretrained) -> int:
-    """The last token before the words: the no-timestamps token or, without one, the start token."""
+    """Return the last token before the words: the no-timestamps token or, without one, the start token."""
     settings: Any = _settings_to_write(pretrained)
     no_times = getattr(settings, "no_timestamps_token_id", None)
     start = decoder_start(settings, pretrained.model.config)
@@ -430,14 +438,14 @@ def token_before_words(pretrained: Pretrained) -> int:
 
 
 def knows_languages(pretrained: Pretrained) -> bool:
-    """True if a model writes several languages, and so reads a language token before the words."""
+    """Return True if a model writes several languages, and so reads a language token before the words."""
     settings: Any = _settings_to_write(pretrained)
     is_multilingual = getattr(settings, "is_multilingual", False)
     return bool(is_multilingual and getattr(settings, "lang_to_id", None))
 
 
 def detected_language(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
-    """The token of the language that the model detects."""
+    """Return the token of the language that the model detects."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     with torch.no_grad(), model_errors(kind, "detect the language"), with_eager_attention(whole):
@@ -445,33 +453,35 @@ def detected_language(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> i
 
 
 def no_times_token(pretrained: Pretrained) -> int | None:
-    """The decoder's no-timestamps token, which precedes the timestamp tokens, or None if there is none."""
+    """Return the decoder's no-timestamps token, which precedes the timestamp tokens, or None."""
     token = getattr(_settings_to_write(pretrained), "no_timestamps_token_id", None)
     return None if token is None else int(token)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
-    """Encode a given transcript as the model would write it: with a space before its first word."""
+    """Encode a given transcript as the model would write it, with a space before its first word."""
     spelled = text.strip()
     blank = " " if pretrained.token_spelling == "byte-level" else ""
     if not spelled:
         raise UserError(f"sentence: {NO_TEXT}")
     ids: list[int] = pretrained.encoded(f"{blank}{spelled}", add_special_tokens=False)["input_ids"]
     if not ids:
-        raise UserError(f"sentence: the tokenizer of {pretrained.name} makes no tokens of it")
+        raise UserError(f"sentence: the tokenizer of {pretrained.name} makes no tokens from this text")
     return ids
 
 
 def _transcript(
     pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None
 ) -> tuple[list[int], Tensor | None]:
-    """The model's transcript of a sound, without special tokens, and the encoder's output."""
+    """Return the model's transcript of a sound, without special tokens, and the encoder's output."""
     special = pretrained.special_ids
     vocabulary = len(pretrained.tokenizer)
     written = generated(pretrained, inputs, language)
     words = [number for number in written.ids if number not in special and number < vocabulary]
     if not words:
-        raise UserError(f"sound: {pretrained.name} hears no words in it: set them with `sentence` or `file`")
+        raise UserError(
+            f"sound: {pretrained.name} hears no words in it: supply the words with `sentence` or `file`"
+        )
     return words, written.encoded
 
 
@@ -490,7 +500,7 @@ def generated(
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
         reason = "has no language-modelling head, so it cannot write text"
-        raise UserError(f"sound: {pretrained.name} {reason}: set the words that are spoken")
+        raise UserError(f"sound: {pretrained.name} {reason}: supply the words that are spoken")
     if language is not None:
         how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
     encoded: list[Tensor] = []
@@ -516,12 +526,12 @@ def generated(
 
 
 def num_before_words(pretrained: Pretrained) -> int:
-    """The number of tokens before the words; see `decoder_prefix`."""
+    """Return the number of tokens before the words. See `decoder_prefix`."""
     has_no_times = no_times_token(pretrained) is not None
     return 1 + 2 * knows_languages(pretrained) + has_no_times
 
 
 def published_heads(pretrained: Pretrained) -> list[tuple[int, int]]:
-    """The alignment heads in the model's generation_config.json; empty if there are none."""
+    """Return the alignment heads in the model's generation_config.json, or none if it lists none."""
     alignment_heads = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
     return [(int(layer), int(head)) for layer, head in alignment_heads]

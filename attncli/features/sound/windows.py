@@ -1,8 +1,8 @@
 """Recordings too long for a model to read at once, in the windows in which the model transcribes them.
 
-As in transformers' long-form generation and openai-whisper's transcribe: the model writes a window with
-timestamps, and the next window starts where the last complete sentence ended. The file is read once per pass,
-one window at a time.
+As in the long-form generation of transformers and the transcribe function of openai-whisper, the model writes
+a window with timestamps, and the next window starts where the last complete sentence ended. The file is read
+once per pass, one window at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,25 +39,25 @@ from attncli.features.sound.reading import (
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 FLOOR = 2.0
-"""Range of log-mel features below the loudest point: eight powers of ten, divided by four."""
+"""The range of log-mel features below the loudest point: eight powers of ten, divided by four."""
 TO_LISTEN = 0.05
-"""The share of the work that goes into finding the loudest point, before the first window."""
+"""The share of the work that is spent on finding the loudest point, before the first window."""
 CONTEXT = 2
-"""Frames on either side that share samples with a frame: half a Fourier window is 1.25 frames."""
+"""The number of frames on either side with the samples of a frame; half a Fourier window is 1.25 frames."""
 
 
 @dataclass(frozen=True)
 class SpokenWindow:
-    """A window of a recording, beginning at second `begin`, with the model's transcript of it."""
+    """A window of a recording that begins at second `begin`, with the model's transcript of the window."""
 
     begin: float
     reading: Reading
     encoded: Float[Tensor, "1 place dim"] | None = None
-    """The encoder's output when the model wrote, if known."""
+    """The encoder's output when the model wrote the window, if known."""
 
 
 class _Frames:
-    """The features of a recording, read from beginning to end; samples no longer needed are dropped."""
+    """The features of a recording, read from beginning to end. Unneeded samples are dropped."""
 
     def __init__(self, extractor: Any, stream: SoundStream, name: str) -> None:
         self.extractor, self.name, self.hop = extractor, name, int(extractor.hop_length)
@@ -67,14 +67,14 @@ class _Frames:
         self._buffer, self._first = torch.zeros(0), 0
 
     def samples(self, first: int, last: int) -> Float[Tensor, " sample"]:
-        """The samples from `first` up to `last`; `first` must not decrease."""
+        """Return the samples from `first` up to `last`. `first` must not decrease."""
         self._buffer, self._first = self._buffer[first - self._first :], first
         while self._first + len(self._buffer) < last:
             self._buffer = torch.cat([self._buffer, torch.from_numpy(next(self._pieces))])
         return self._buffer[first - self._first : last - self._first]
 
     def features(self, first: int, last: int) -> Float[Tensor, "1 band frame"]:
-        """The frames from `first` up to `last`, which are equal to those of the whole recording."""
+        """Return the frames from `first` up to `last`, which are equal to those of the whole recording."""
         begin, end = max(0, first - CONTEXT), min((last + CONTEXT) * self.hop, self.num_samples)
         samples = self.samples(begin * self.hop, end).numpy()
         how = {"truncation": False, "padding": "longest"}
@@ -83,7 +83,7 @@ class _Frames:
 
 
 def longer_than_heard(pretrained: Pretrained, file: str) -> SoundStream | None:
-    """The closed stream of a sound that has to be read in windows, or None if the model reads it at once.
+    """Return the closed stream of a sound that must be read in windows, or None for a shorter sound.
 
     Raises UserError for a sound that is too long if the model does not write the timestamps that windows
     need.
@@ -104,7 +104,7 @@ def spoken_windows(
 ) -> Iterator[SpokenWindow]:
     """Yield the windows of a recording in which the model hears words, with the words.
 
-    A window's features are those of the whole recording, whose loudest point determines what counts as
+    The features of a window are those of the whole recording, whose loudest point determines what counts as
     silence, so the file is read twice. The first window determines the language. Raises UserError in the same
     cases as `read_sound`.
     """
@@ -145,9 +145,9 @@ def spoken_windows(
 def _written(
     pretrained: Pretrained, inputs: dict[str, Tensor], language: int | None, length: int
 ) -> tuple[list[int], int, Tensor | None]:
-    """The complete sentences' words in a window, the start of the next window, and the encoder's output.
+    """Return the words of a window's complete sentences, the next window's start, and the encoder's output.
 
-    The start is in frames from this window, `length` of whose frames belong to the recording.
+    The start is counted in frames from this window, `length` of whose frames belong to the recording.
     """
     # Otherwise, generate itself would continue in the window after the last complete sentence.
     how = {"return_timestamps": True, "force_unique_generate_call": True}

@@ -1,7 +1,7 @@
 """Direct logit attribution: the contribution of each head to the logit of the next token.
 
-The logit is the sum of what each head and each MLP adds to the last token's residual stream, along the
-direction that W_U reads.
+The logit is a sum over everything that the heads and the MLPs add to the last token's residual stream, along
+the direction that W_U reads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class Call:
 
 ForwardHook = Callable[[nn.Module, tuple[object, ...], dict[str, object], object], None]
 Calls = dict[str, list[Call]]
-"""The calls of the modules that map a vector to a vector at each token, by the modules' names."""
+"""The calls to modules that map one vector to one vector at each token, by module name."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
     calls: Calls = {}
 
     def last(tensor: object) -> Tensor | None:
-        """Copy the last token's vector, because some models reuse the memory."""
+        """Return a copy of the last token's vector, because some models reuse its memory."""
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.ndim < 2:
             return None
         if tensor.numel() != num_tokens * tensor.shape[-1]:
@@ -101,7 +101,7 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 @dataclass(frozen=True)
 class LastHeads:
-    """The input of W_O that comes from a layer's heads at the last token."""
+    """The input of W_O, from the heads of a layer, at the last token."""
 
     module: str
     heads: Float[Tensor, "head value_dim"]
@@ -112,7 +112,7 @@ class LastHeads:
 class HeadsAddition:
     """The vectors that a layer's heads add through W_O, and the bias of W_O.
 
-    The block multiplies the output of W_O by `factor`, which is already applied to `heads` and `bias`.
+    The block multiplies the output of W_O by `factor`. `heads` and `bias` already include this factor.
     """
 
     module: str
@@ -132,7 +132,7 @@ class LayerAddition:
 
 @dataclass(frozen=True)
 class Residual:
-    """The residual stream before the first block, what the blocks add, and the stream at the end."""
+    """The residual stream before the first block, the additions of the blocks, and the stream at the end."""
 
     embedding: Float[Tensor, " embed"]
     blocks: list[LayerAddition]
@@ -140,7 +140,7 @@ class Residual:
 
 
 def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads]) -> Residual:
-    """The residual stream as a sum, from the outputs of each layer's heads at the last token.
+    """Split the residual stream at the last token into a sum, using the outputs of each layer's heads.
 
     Raises UserError if the output of a block is not the sum of its input, the output of W_O and the outputs
     of other modules in the block.
@@ -183,7 +183,7 @@ def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHead
 def _block(
     layer: int, call: Call, mixers: Sequence[LastHeads], gave: Sequence[Tensor], inside: Sequence[Tensor]
 ) -> LayerAddition | None:
-    """What a block adds, from the outputs of W_O and of its modules, or None if they do not add up."""
+    """Return what a block adds, from the outputs of W_O and of its modules, or None if it adds more."""
     added = call.gave - call.read
     factors = _factors(added, gave, inside, call.gave.abs().max())
     if factors is None:
@@ -202,7 +202,7 @@ def _block(
 def _factors(
     added: Tensor, head_outputs: Sequence[Tensor], inside: Sequence[Tensor], size: Tensor
 ) -> list[float] | None:
-    """The factor of each W_O's output in the vector that a block adds, or None if that is another sum.
+    """Return the factor of each W_O's output in the vector that a block adds, or None for any other sum.
 
     The remainder is zero, the output of a module, or the sum of two outputs (experts, and an MLP that all
     tokens share), times another factor. Factors of 1 are tried first; Granite and Falcon-H1 multiply by a
@@ -232,7 +232,7 @@ def _factors(
 
 
 def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
-    """True if two vectors differ only by rounding, relative to `size`."""
+    """Return True if two vectors differ only by rounding, relative to `size`."""
     return a.shape == b.shape and bool(
         (a - b).abs().max() <= ROUNDING * (b.abs().max() if size is None else size)
     )
@@ -248,7 +248,10 @@ def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction: logit = stream · vector + bias. The last norm multiplied the stream by `scale`."""
+    """A direction in the residual stream, with logit = stream · vector + bias.
+
+    The last norm multiplied the stream by `scale`.
+    """
 
     vector: Float[Tensor, " embed"]
     bias: float
@@ -262,10 +265,10 @@ def logit_direction(
     logits: Float[Tensor, " vocabulary"],
     target: Target,
 ) -> Direction:
-    """The direction in the residual stream that gives the target's logit.
+    """Return the direction in the residual stream that gives the logit of the target.
 
     A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
-    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). Raises UserError for other norms, or for logits that
+    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). Raises UserError for other norms, and for logits that
     are changed after W_U.
     """
     # transformers has no types for this method.
@@ -290,7 +293,10 @@ def logit_direction(
 def _logit_factor(
     pretrained: Pretrained, outputs: Float[Tensor, " vocabulary"], logits: Float[Tensor, " vocabulary"]
 ) -> float:
-    """The ratio of the logits to the output of W_U: 1 or a factor (Cohere). Raises UserError if it varies."""
+    """Return the ratio of the logits to the output of W_U: 1, or another factor (Cohere).
+
+    Raises UserError if the ratio varies.
+    """
     is_masked = logits <= torch.finfo(logits.dtype).min / 2
     outputs, logits = outputs[~is_masked].double(), logits[~is_masked].double()
     factor = 1.0 if close(outputs, logits) else float(outputs @ logits / (outputs @ outputs))
@@ -302,7 +308,7 @@ def _logit_factor(
 def _last_norm(
     pretrained: Pretrained, calls: Calls, stream: Float[Tensor, " embed"], read: Float[Tensor, " embed"]
 ) -> FrozenNorm:
-    """The norm between the last block and W_U, with its scale frozen."""
+    """Return the norm between the last block and W_U, with its scale frozen."""
     other_norms: list[str] = []
     for name, module in pretrained.whole.named_modules():
         call = calls[name][-1] if name in calls and not BLOCK.match(name) else None
@@ -317,14 +323,14 @@ def _last_norm(
 
 
 def check_splits(pretrained: Pretrained) -> None:
-    """Raise UserError if the model's logits cannot be split: it is no decoder, or in half precision."""
+    """Raise UserError if the model's logits cannot be split: it is not a decoder, or is in half precision."""
     if pretrained.has_decoder or pretrained.predicts != "next":
         refuse(pretrained, "it is not a decoder that predicts the next token")
     dtype = pretrained.model.dtype
     if torch.finfo(dtype).bits < 32:
         name = str(dtype).removeprefix("torch.")
         raise UserError(
-            f"dtype: must be float32, since rounded parts do not add up to the logit (got {name})"
+            f"dtype: must be float32, because rounded parts do not add up to the logit (got {name})"
         )
 
 
@@ -337,9 +343,9 @@ def attribution(
 ) -> LogitAttribution:
     """Attribute the logit of the reading's answer or, without an answer, of the most likely token.
 
-    `head`, such as 5:11, is split by tokens; the default is the head that adds most. Raises UserError for a
-    model whose logits are not a sum of parts or a head that the model does not have, and MemoryError if
-    memory runs out.
+    The contribution of `head`, such as 5:11, is split by token; the default is the head with the largest
+    contribution. Raises UserError for a model whose logits are not a sum of parts and for a head that the
+    model does not have, and MemoryError if memory runs out.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
@@ -364,7 +370,7 @@ def attribution(
     else:
         chosen = heads[head_index(heads, head, "head", pretrained)]
         if not run.splits(chosen):
-            channels = "is Mamba-1, whose channels each have separate weights"
+            channels = "is in a Mamba-1 layer, whose channels have separate weights"
             raise UserError(f"head: {head} {channels}: name a head of another layer")
     return LogitAttribution(
         heads=heads,
@@ -392,9 +398,9 @@ def mean_attribution(
 ) -> LogitAttribution:
     """Compute the means of `attribution` over several texts, with 95 % intervals, and each text's logit.
 
-    `names` has the names of the texts, which by default are their numbers from 1. The pattern of a head is
-    its most frequent pattern. Raises UserError in the same cases as `attribution`, and MemoryError if memory
-    runs out.
+    `names` contains the names of the texts; the default is their numbers from 1. The pattern of a head is its
+    most frequent pattern. Raises UserError in the same cases as `attribution`, and MemoryError if memory runs
+    out.
     """
     results: list[LogitAttribution] = []
     with idle_core_threads() as adapt:
@@ -427,7 +433,10 @@ def mean_attribution(
 
 
 def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
-    """The mean sums of several texts and, with `compares`, the share of texts with a positive difference."""
+    """Return the mean sums of several texts.
+
+    With `compares`, the result includes the share of texts with a positive difference.
+    """
     cells: dict[str, float] = {}
     for name in (each for each in parts[0] if each != "norm_scale"):
         text_numbers = np.array([[row.number(name)] for row in parts], dtype=np.float64)
@@ -442,7 +451,7 @@ def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
 def _means(
     name: str, text_numbers: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The columns with the means over the texts and, for two or more texts, the ends of their intervals."""
+    """Return the columns with the means over the texts and, for several texts, the ends of the intervals."""
     numbers = torch.from_numpy(np.array(text_numbers))
     mean = numbers.mean(dim=0)
     if len(numbers) == 1:
@@ -454,7 +463,7 @@ def _means(
 
 @dataclass(frozen=True)
 class _LastRow:
-    """The weights of a layer's heads at the last token, and the values."""
+    """A layer's weights at the last token, by head, and its values."""
 
     weights: Float[Tensor, "head key"]
     values: Float[Tensor, "kv_head key value_dim"]
@@ -464,7 +473,7 @@ class _LastRow:
 class _RecordedRun:
     """A run on a text: the calls to modules, the survey of heads, and the heads' outputs at the last token.
 
-    `linear` has the heads without a softmax. `unshown` is a sentence that names the layers left out.
+    `linear` contains the heads without a softmax. `unshown` is a sentence that names the layers left out.
     """
 
     calls: Calls
@@ -478,7 +487,10 @@ class _RecordedRun:
     unshown: str
 
     def splits(self, head: HeadLogit) -> bool:
-        """True if the head's contribution is a sum over tokens; False for Mamba-1, whose channels differ."""
+        """Return True if the head's contribution is a sum over tokens.
+
+        The contribution of a Mamba-1 head is not, because its channels have separate weights.
+        """
         heads = self.linear.get(head.module)
         return heads is None or heads.captured.heads.mixed_values() is not None
 
@@ -538,7 +550,7 @@ def _head_logits(
     by_module: Mapping[str, Float[Tensor, " head"]],
     tokens: Sequence[str],
 ) -> Records[HeadLogit]:
-    """Each head's contribution, in the order of the layers, and its strongest key at the last token."""
+    """Return each head's contribution and its strongest key at the last token, in the order of the layers."""
     survey = run.survey
     compare_distances(survey)
     surveyed = surveyed_texts(survey)[0].heads
@@ -562,7 +574,7 @@ def _head_logits(
 
 
 def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
-    """A note on heads that do not write to the residual stream directly."""
+    """Yield a note on heads that do not write directly to the residual stream."""
     modules = [
         pretrained.module_name(mixer.module)
         for block in residual.blocks
@@ -571,11 +583,11 @@ def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
     ]
     if modules:
         names, are = ", ".join(modules), "add" if len(modules) > 1 else "adds"
-        yield f"{names} {are} nothing directly: the parallel layer reads the outputs of the heads."
+        yield f"{names} {are} nothing directly, because the parallel layer reads the outputs of their heads."
 
 
 def _sums(residual: Residual, direction: Direction, logit: float) -> LogitParts:
-    """The sums over the model: the embedding, the heads, the MLPs and the biases."""
+    """Return the sums over the model: the embedding, the heads, the MLPs and the biases."""
     vector, blocks = direction.vector, residual.blocks
     mixers = [mixer for block in blocks for mixer in block.mixers]
     parts = {
@@ -594,7 +606,7 @@ def _key_logits(
     residual: Residual,
     vector: Float[Tensor, " embed"],
 ) -> Records[KeyLogit]:
-    """w_ij v_j m W_O · direction for a head at the last token i, and w_ij, for each token j.
+    """Compute w_ij v_j m W_O · direction for a head at the last token i, and w_ij, for each token j.
 
     m is the factor by which the gate and the norm, whose scale is frozen, multiply each entry of the head's
     output.
@@ -609,7 +621,7 @@ def _key_logits(
     if head.module in run.linear:
         layer = run.linear[head.module].captured.heads
         mixed = layer.mixed_values()
-        assert mixed is not None, "only heads that are sums over tokens are split"
+        assert mixed is not None, "only heads that are sums over tokens can be split"
         weight, values = layer.last_row(head.head).double(), mixed[0, :, head.head].double()
         output = weight @ values
     else:

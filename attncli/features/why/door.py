@@ -36,20 +36,24 @@ def why(
 ) -> LogitAttribution:
     """Measure each head's contribution, with or without a softmax, to the logit of the next token.
 
-    The token is the most likely one, or the `answer` (a string or a token id); with `against`, its logit
-    minus that of the other token is attributed. On one text, `head`, such as 5:11, is split by tokens; the
-    default is the head that adds most. For several texts, or one text with `names`, the result has means with
-    95 % intervals and the logit of each text, by name or number. Raises UserError for a model whose logits
-    are not a sum of parts, and MemoryError if memory runs out.
+    The token is the most likely one or the `answer`, a string or a token id. With `against`, the difference
+    between the logits of the answer and of this other token is attributed. On one text, the contribution of
+    `head`, such as 5:11, is split by token; the default is the head with the largest contribution.
+
+    For several texts, or one text with `names`, the result contains means with 95 % intervals, and the logit
+    of each text by name or number. Raises UserError for a model whose logits are not a sum of parts, and
+    MemoryError if memory runs out.
     """
     from attncli.features.why.attribution import attribution, check_splits, mean_attribution
 
     name = None if head is None else head_name(head)
     texts = several_texts(text)
     if len(texts) > 1 and name is not None:
-        raise UserError(f"head: needs a single text, by whose tokens it is split (got {len(texts)} texts)")
+        raise UserError(f"head: can only be split by the tokens of a single text (got {len(texts)} texts)")
     if names and len(names) != len(texts):
-        raise UserError(f"names: must be one per text, {len(texts)} (got {len(names)})")
+        raise UserError(
+            f"names: must contain one name per text, that is {len(texts)} names (got {len(names)})"
+        )
     with in_use(model) as pretrained:
         readings = [reading_for(pretrained, each) for each in texts]
         check_splits(pretrained)
@@ -76,10 +80,10 @@ def score_parts(
 ) -> ScoreParts:
     """Split the score of `head`, such as 18:6, for a query and a key, into the parts that wrote them.
 
-    `query` and `key` are positions; the defaults are the last token and the key with the largest weight, not
-    counting the first key. The `over` most important heads of each side are listed with the keys that they
-    looked at. Raises UserError for a model whose scores are not a sum of parts, and for a head or a key that
-    does not exist, and MemoryError if memory runs out.
+    `query` and `key` are positions. The default query is the last token; the default key is the key with the
+    largest weight other than the first. The `over` most important heads of each side are listed with the keys
+    that they looked at. Raises UserError for a model whose scores are not a sum of parts and for a head or a
+    key that does not exist, and MemoryError if memory runs out.
     """
     from attncli.features.why.scores import score_parts as parts_of_score
 

@@ -1,4 +1,4 @@
-"""The block of the page on a score: the row of keys, and what each part contributes to one score."""
+"""The page block on a score: the row of keys, and what each part contributes to a single score."""
 
 from importlib.resources import files
 
@@ -8,7 +8,7 @@ from attncli.views.page.blocks import PageBlock
 
 
 def _data(report: Report) -> dict[str, object] | None:
-    """The contributions to the score of each key, or None."""
+    """Return the contributions to the score of each key, or None if the report has none."""
     score, tensors = report.result_of(ScoreParts), report.tensors_of("key_parts")
     if not tensors:
         return None

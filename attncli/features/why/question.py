@@ -51,8 +51,8 @@ else:
                 ],
                 Field(
                     None,
-                    description="with `head`: the query: a token as cat, its second occurrence as cat#2, a "
-                    "position as 5 or -1, or last (default: last)",
+                    description="with `head`: the query: a token such as cat, its second occurrence as "
+                    "cat#2, a position such as 5 or -1, or last (default: last)",
                 ),
             ),
             "to": (
@@ -103,7 +103,7 @@ class WhySpec(QueryAndKeySpec):
     )
     head: Annotated[
         Annotated[str, BeforeValidator(head_name)] | None,
-        Everyday("why this head, as 5:11, looks where it does"),
+        Everyday("why this head, such as 5:11, looks where it does"),
     ] = Field(
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: its contribution by "
@@ -131,7 +131,7 @@ class WhySpec(QueryAndKeySpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key in self.given("top") if self.splits_score else ():
-            message = "needs `answer` beside `head`: a single head has no table of heads"
+            message = "needs `answer` in addition to `head`, because a single head has no table of heads"
             yield contradiction(key, message, "head", "answer")
 
     @property
@@ -227,7 +227,7 @@ def _read_line(
 def _how_to_read_many(first: "Reading") -> str:
     from attncli.models.predicted import Predicted
 
-    what = "the likeliest token's logit"
+    what = "the most likely token's logit"
     if isinstance(first, Predicted) and first.answer is not None:
         compared = " minus that of the other token" if first.answer.against is not None else ""
         what = f"the answer's logit{compared}"
@@ -279,7 +279,7 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
     stack, layer, head = named_head(str(spec.head))
     if stack:
-        raise UserError(f"head: must be a layer and a head, as {layer}:{head} (got {spec.head})")
+        raise UserError(f"head: must be a layer and a head, such as {layer}:{head} (got {spec.head})")
     text, key = reading.text, spec.to
     at_query = token_named(spec.query, text, pretrained, key="from")
     at_key = None if key is None else token_named(key, text, pretrained, key="to")
@@ -303,8 +303,8 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
 MEANS = "Means over the texts, ± half of a 95 % interval (Student's t)."
 SCORE_NOTE = (
-    "The score, minus the mean over the keys that the query sees, is a sum over the parts that wrote there; "
-    "next to each part is the weight without it."
+    "The score, minus the mean over the keys that the query sees, is a sum over the parts that wrote the "
+    "query and the key; next to each part is the weight without that part."
 )
 
 

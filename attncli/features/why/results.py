@@ -16,7 +16,7 @@ LINEAR = "linear"
 class HeadLogit(Record):
     """The contribution of a head to a logit, and its strongest key at the last token, the `query`.
 
-    `kind` is self or, for a head without a softmax, linear; the `pattern` of a linear head is its kind of
+    `kind` is self, or linear for a head without a softmax. The `pattern` of a linear head is the kind of its
     layer.
     """
 
@@ -35,7 +35,7 @@ class HeadLogit(Record):
 
     @property
     def name(self) -> str:
-        """LAYER:HEAD, or linear:LAYER:HEAD for a head without a softmax if layers have both kinds."""
+        """LAYER:HEAD, or linear:LAYER:HEAD for a head without a softmax if the model has both kinds."""
         stack = f"{LINEAR}:" if self.get("stack") == LINEAR else ""
         return f"{stack}{self.layer}:{self.head}"
 
@@ -51,8 +51,9 @@ class LayerLogit(Record):
 class LogitParts(Record):
     """The contributions by kind of part, their `sum`, and the `logit` that the model computes.
 
-    The last norm multiplied the residual stream by `norm_scale`. `above` is the share of several texts on
-    which the answer's logit is above the logit of the token it is compared with (interval: Wilson 1927).
+    The last norm multiplied the residual stream by `norm_scale`. For several texts, `above` is the share of
+    texts on which the logit of the answer is above that of the token it is compared with (interval: Wilson
+    1927).
     """
 
     embedding: float = column(unit=LOGIT, has_interval=True)
@@ -66,14 +67,14 @@ class LogitParts(Record):
 
 
 class KeyLogit(Record):
-    """p_ij v_j W_O · direction for one head at the last token i, and its weight p_ij, for each token j."""
+    """The contribution p_ij v_j W_O · direction of token j to a head at the last token i, and p_ij."""
 
     contribution: float | None = column(unit=LOGIT)
     weight: float
 
 
 class TextLogit(Record):
-    """The logit, or the difference between two logits, for one text; `text` is its id or its number."""
+    """The logit of one text, or the difference between two logits. `text` is the id or number of the text."""
 
     text: str
     logit: float = column(unit=LOGIT)
@@ -84,10 +85,10 @@ class LogitAttribution(Result):
     """The contributions of a decoder's parts to a logit, or to a difference between two logits, as a sum.
 
     The scale of the last norm is frozen. `heads` and `layers` are in the order of the model; `parts` add up
-    to the logit. `ids` has the token of the logit and, with `against`, the token it is compared with. `keys`
-    splits `head`, LAYER:HEAD, by tokens. For several texts, the numbers are means with 95 % intervals,
-    `texts` has the logit of each text, and `keys` is None. `unshown` is a sentence that names the layers
-    whose heads are left out; the notes include it, too.
+    to the logit. `ids` contains the token of the logit and, with `against`, the token it is compared with.
+    `keys` splits the contribution of `head`, LAYER:HEAD, by token. For several texts, the numbers are means
+    with 95 % intervals, `texts` contains the logit of each text, and `keys` is None. `unshown` is a sentence
+    that names the layers whose heads are left out; the notes also include this sentence.
     """
 
     covers_all_heads: ClassVar[bool] = True
@@ -104,16 +105,16 @@ class LogitAttribution(Result):
     unshown: str = ""
 
     def ranked(self) -> Records[HeadLogit]:
-        """The heads, ordered by the size of their contributions, largest first."""
+        """Return the heads by the size of their contributions, largest first."""
         return self.heads.sorted(lambda row: -abs(row.contribution or 0.0))
 
 
 class ScoreOfPart(Record):
     """The contribution of a part of the model to a score, on the query side or the key side.
 
-    `score` is relative to the mean over the keys that the query sees (scaled scores, before a softcap);
-    `weight_without` is the key's weight in the softmax of the row without the part, at all keys or at the
-    query.
+    `score` is relative to the mean over the keys that the query sees (scaled scores, before a softcap).
+    `weight_without` is the weight of the key in the softmax of the row without the part, at all keys or at
+    the query.
     """
 
     side: str
@@ -152,13 +153,13 @@ class KeyScores(Record):
 
 
 class PartName(Record):
-    """A part of a model that writes to the residual stream, such as 16:0, MLP 16, embedding or biases."""
+    """The name of a part that writes to the residual stream, such as 16:0, MLP 16, embedding or biases."""
 
     part: str
 
 
 class WritingHead(Record):
-    """A head that wrote to a query or a key, and its strongest key at that token."""
+    """A head that wrote to a query or a key, and the strongest key of that head at that token."""
 
     side: str
     layer: int
@@ -178,14 +179,13 @@ class WritingHead(Record):
 class ScoreParts(Result):
     """One head's score for a query and a key, as a sum over what earlier parts of the model wrote.
 
-    `sides` has the parts that wrote the key, then the parts that wrote the query, with the largest of each
-    side first. `strongest_pairs` has the largest pairs of a query part and a key part; `pairs` (query part,
-    key part) has all of them, in the order of `parts`. Each side, and all pairs, add up to `above_mean`, the
-    score minus the mean over the keys that the query sees. `key_scores` has the contributions for every key.
-    `writers` are the most important heads.
-
-    `position` is the term of ALiBi or a relative bias. `missing` is the difference between the model's score
-    and the sum over the parts, relative to the largest part.
+    `sides` contains the parts that wrote the key, then the parts that wrote the query, with the largest of
+    each side first. `strongest_pairs` contains the largest pairs of a query part and a key part; `pairs`
+    (query part, key part) contains all pairs, in the order of `parts`. The contributions of each side, and
+    those of all pairs, add up to `above_mean`, the score minus the mean over the keys that the query sees.
+    `key_scores` contains the contributions for every key. `writers` are the most important heads. `position`
+    is the term of ALiBi or of a relative bias. `missing` is the difference between the model's score and the
+    sum over the parts, relative to the largest part.
     """
 
     sides: Records[ScoreOfPart] = group()
@@ -210,7 +210,7 @@ class ScoreParts(Result):
     unshown: str = ""
 
     def side(self, name: str) -> Records[ScoreOfPart]:
-        """The parts on one side, `key` or `query`."""
+        """Return the parts on one side, `key` or `query`."""
         return self.sides.where(lambda row: row.side == name)
 
     @property

@@ -48,11 +48,12 @@ def score_parts(
     key: int | None = None,
     over: int = 2,
 ) -> ScoreParts:
-    """Split the score of a query and a key: by default, the last query and its strongest key but the first.
+    """Split the score of a query and a key into the parts that wrote them.
 
-    `writers` lists the `over` most important heads of each side with the keys that they looked at. Raises
-    UserError for a model whose scores are not a sum of parts, a head that does not exist or a key that the
-    query does not see, and MemoryError if memory runs out.
+    The default query is the last token; the default key is its strongest key other than the first. `writers`
+    lists the `over` most important heads of each side with the keys that they looked at. Raises UserError for
+    a model whose scores are not a sum of parts, for a head that does not exist and for a key that the query
+    does not see, and MemoryError if memory runs out.
     """
     stream = Stream(pretrained, reading)
     call = head_call(stream, layer, head)
@@ -104,7 +105,7 @@ def score_parts(
 def _part_vectors(
     stream: Stream, call: int, attention: AttentionLayer, head: int, query: int
 ) -> tuple[list[StreamPart], Float[Tensor, "part dim"], Float[Tensor, "part key dim"]]:
-    """The parts of a head's query at one token, and of its keys, in float64."""
+    """Return the parts of a head's query at one token, and of its keys, in float64."""
     parts: list[StreamPart] = []
     queries, keys = [], []
     for some, layer in stream.read_parts(call):
@@ -121,7 +122,7 @@ def _sides(
     by_side: Mapping[ScoreSide, Float[Tensor, "part key"]],
     key: int,
 ) -> tuple[Records[KeyScores], Records[ScoreOfPart]]:
-    """The contributions of each part by side, to the score of every key and to that of one key."""
+    """Return the contributions of each part, by side, to the scores of all keys and to that of one key."""
     tables: dict[str, Tensor] = {}
     rows: list[_PartOnSide] = []
     for side, part_scores in by_side.items():
@@ -138,7 +139,7 @@ MOST_PAIRS = 20
 
 
 def _strongest_pairs(parts: Sequence[StreamPart], scores: Float[Tensor, "part part"]) -> Records[PairOfParts]:
-    """The pairs of a query part and a key part that contribute most."""
+    """Return the pairs of a query part and a key part with the largest contributions."""
     order = scores.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
     places = [divmod(place, len(parts)) for place in order]
     return PairOfParts.table(
@@ -159,7 +160,7 @@ def _key_position(weights: Float[Tensor, " key"], key: int | None, row: ScoreRow
 
 
 class _PartOnSide(NamedTuple):
-    """The cells of a `ScoreOfPart`, in column order."""
+    """The cells of a `ScoreOfPart`, in the order of its columns."""
 
     side: ScoreSide
     part: str
@@ -176,7 +177,7 @@ def _on_side(
     scores: Float[Tensor, " part"],
     without: Float[Tensor, " part"],
 ) -> list[_PartOnSide]:
-    """The parts on one side, largest contribution first."""
+    """Return the parts on one side, sorted by contribution, largest first."""
     rows = [
         _PartOnSide(side, part.name, *part, score, weight)
         for part, score, weight in zip(parts, scores.tolist(), without.tolist(), strict=True)
@@ -187,7 +188,7 @@ def _on_side(
 def _writers(
     stream: Stream, parts: Records[ScoreOfPart], places: Mapping[ScoreSide, int], over: int
 ) -> Records[WritingHead]:
-    """The strongest keys of the most important heads at the tokens where those heads wrote."""
+    """Return the most important heads, with their strongest keys at the tokens to which they wrote."""
     tokens = stream.pretrained.written_tokens(stream.reading.text)
     rows = []
     for side, query in places.items():

@@ -43,7 +43,7 @@ MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 
 
 def _sum(report: Report, display: Display) -> Iterator[str]:
-    """The line `logit 9.1 = embedding 1.2 + heads 3.4 + ...`."""
+    """Yield the line `logit 9.1 = embedding 1.2 + heads 3.4 + ...`."""
     parts = report.result_of(LogitAttribution).parts
     terms = {"embedding": parts.embedding, "heads": parts.heads, "MLPs": parts.mlps, "biases": parts.biases}
     sum_of_parts = " + ".join(f"{term} {fixed(number, display.precision)}" for term, number in terms.items())
@@ -51,7 +51,7 @@ def _sum(report: Report, display: Display) -> Iterator[str]:
 
 
 def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
-    """Columns with the MLPs that add most, one MLP next to each head."""
+    """Return columns with the MLPs that add most; each row shows one head and one MLP."""
     layers = report.result_of(LogitAttribution).layers.sorted(lambda layer: -abs(layer.mlp))[: len(rows)]
     missing = len(rows) - len(layers)
     names = [f"  MLP {layer.layer}" for layer in layers]
@@ -64,7 +64,7 @@ def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Co
 
 
 def _share_above(report: Report, display: Display) -> Iterator[str]:
-    """The share of several texts on which the answer's logit is above the other token's logit."""
+    """Yield the share of texts on which the logit of the answer is above that of the other token."""
     parts = report.result_of(LogitAttribution).parts
     if "above" in parts:
         ends = (parts.number(name) for name in ("above", "above_low", "above_high"))
@@ -73,7 +73,7 @@ def _share_above(report: Report, display: Display) -> Iterator[str]:
 
 
 def _keys(report: Report, display: Display) -> ScreenParts:
-    """The tokens through which the head adds most."""
+    """Yield the tokens through which the head contributes most."""
     keys, labels = report.result_of(LogitAttribution).keys, TableLabels(report, display)
     if keys is None:
         return
@@ -91,14 +91,14 @@ def _keys(report: Report, display: Display) -> ScreenParts:
 
 
 def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """The next steps; a head without a softmax has no score to split."""
+    """Return the next steps; a head without a softmax has no score to split."""
     heads = report.result_of(LogitAttribution).heads
     is_linear = any(row.name == report.spec.get("head") and row.get("kind") == LINEAR for row in heads)
     return tuple(step for step in steps if not (is_linear and step.startswith("--head")))
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The token that the logit belongs to, the sum, and the head that changes the logit most."""
+    """Yield the token of the logit, the sum, and the head that changes the logit most."""
     yield report.how_to_read
     display = Display()
     yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
@@ -141,7 +141,7 @@ LOGIT_SCREEN = FirstScreen(
     next_steps=_steps,
     finding=_finding,
 )
-"""The sum; the heads and the MLPs that add most; one head by tokens."""
+"""The sum; the heads and the MLPs with the largest contributions; one head, by token."""
 
 
 MOST_WROTE, MOST_PAIRS = 6, 3
@@ -153,7 +153,7 @@ def _score_title(report: Report) -> str:
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:
-    """The largest parts of the key and, next to them, those of the query."""
+    """Yield the largest parts of the key, with those of the query next to them."""
     result = report.result_of(ScoreParts)
     sides = {side: result.side(side) for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))
@@ -187,7 +187,7 @@ def _score_notes(report: Report) -> Iterator[str]:
 
 
 def _looks(report: Report, display: Display) -> Iterator[str]:
-    """The line `from 11 it to 1 cat: weight 0.9, score 3.2, 2.1 above an average key`."""
+    """Yield the line `from 11 it to 1 cat: weight 0.9, score 3.2, 2.1 above an average key`."""
     result, precision, labels = report.result_of(ScoreParts), display.precision, TableLabels(report, display)
     query, key = labels.place("query", result.query), labels.place("key", result.key)
     weight, above = weight_text(result.weight, precision), fixed(result.above_mean, precision)
@@ -222,7 +222,7 @@ def _side_tables(
 
 
 def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
-    """A head, its strongest key where it wrote, and the weight: `16:0 at 20 ·x 0.91`."""
+    """Return a head, its strongest key where it wrote, and the weight, as `16:0 at 20 ·x 0.91`."""
     return f"{writer.name} at {labels.place('key', writer.key)} {weight_text(writer.weight, precision)}"
 
 
@@ -237,4 +237,4 @@ SCORE_SCREEN = FirstScreen(
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
 )
-"""The weight and the score; the parts that wrote the key and the query, and the weight without each."""
+"""The weight and the score; the parts that wrote the key and the query, and the weight without each part."""

@@ -186,7 +186,7 @@ def test_lines_may_have_answers_of_their_own(attn: Attn, tmp_path: Path, method:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     asked = ["ablate", "--texts", str(tmp_path / "prompts.jsonl"), "--sort", "logit_difference"]
     report = json.loads(attn([*asked, "--method", method, "--format", "json"]).out)
-    assert any("where the answer should come" in note for note in report["notes"])
+    assert any("only on the prediction of the answer" in note for note in report["notes"])
     model = attncli.open_model()
     readings = [
         predicted_reading(read_text(model, text), model, torch.Generator(), answer=answer, against=against)

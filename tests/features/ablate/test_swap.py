@@ -76,7 +76,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
         name = f"{row['layer']}:{row['head']}"
         assert row["kl"] == pytest.approx(np.mean([each[name] for each in alone]), rel=1e-4, abs=1e-9)
     assert (
-        "Heads are swapped at one token of each text: that of its line or, without one, `--token`."
+        "Each text is swapped at one token, which its line or, by default, `--token` names."
         in report["notes"]
     )
     # In every line, or in none, or in the settings.

@@ -142,7 +142,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["{norm}"], "{norm}: nothing to browse: it has no maps between queries and keys"),
+        (["{norm}"], "{norm}: has no maps between queries and keys to browse"),
         (["{none}"], "{none}: no such file"),
         (["{self}", "--sort", "nonsense"], "--sort: must be one of entropy"),
         (
@@ -152,7 +152,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["word " * 2000, "--model", "/nonexistent"], "no such folder: /nonexistent"),
         (["{self}", "--model", "."], "--model: needs a model, but {self} is a saved report"),
         (["{self}", "--config", "x.yaml"], "--config: needs a model, but {self} is a saved report"),
-        (["--tokens", "x.txt"], "--tokens: is for a saved array: add its file"),
+        (["--tokens", "x.txt"], "--tokens: only applies to a saved array: add the file of the array"),
         (["{self}", "--head", "0:1"], "--head: {self} has"),
         (["--head", "first"], "--head: must be a layer and a head, such as 5:11 (got first)"),
         (["abab", "--head", "2:0"], "--head: tiny-induction has 0:0 to 1:3 (got 2:0)"),

@@ -366,15 +366,15 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
         attncli.explanations(minilm, "Where?", " ".join([VIOLIN] * 6))
     with pytest.raises(UserError, match="head: "):
         attncli.explanations(minilm, "Where?", VIOLIN, heads=["9:0"])
-    with pytest.raises(UserError, match=r"head_weights: .* writes no answers to learn them from"):
+    with pytest.raises(UserError, match=r"head_weights: .* writes no answers, so it cannot have"):
         attncli.explanations(minilm, "Where?", VIOLIN, head_weights={"0:1": 1.0})
-    with pytest.raises(UserError, match=r"at2: .* writes no answers to learn head weights"):
+    with pytest.raises(UserError, match=r"at2: .* writes no answers, so head weights"):
         attncli.explanations(minilm, "Where?", VIOLIN, ways="at2")
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"sentence": "Where?", "context": VIOLIN}))
     learned = attn(["source", str(file), "--learn", "--model", str(MINILM)])
     assert learned.code == 2 and learned.err.count("\n") == 1
-    assert "writes no answers to learn weights from" in learned.err
+    assert "writes no answers, so head weights cannot be learned" in learned.err
     folder = save_encoder(tmp_path / "word", "Bert", "ForMaskedLM")
     with pytest.raises(
         UserError, match=r"must contain exactly one \[MASK\] in place of the word to explain \(got 0\)"
@@ -383,7 +383,7 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
     folder = save_encoder(tmp_path / "class", "Bert", "ForSequenceClassification")
     with pytest.raises(UserError, match="answer: must be one of LABEL_0, LABEL_1, LABEL_2"):
         attncli.explanations(folder, QUESTION, TEXT, answer="good")
-    with pytest.raises(UserError, match=r"sources: must be at least 3.*--split word"):
+    with pytest.raises(UserError, match=r"sources: a ranking needs at least 3.*--split word"):
         attncli.explanations(folder, QUESTION, "the cat. it was")
     folder = save_encoder(tmp_path / "dense", "Bert", "Model")
     kinds = ("Transformer", "Pooling", "Dense")

@@ -212,9 +212,9 @@ def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     assert {"all_heads", "value_norms", "attnlrp", "direct_logit", "context_cite"} <= right
     assert found.sources[0].source == 4 and found.sources[0].lost == max(found.sources.column("lost"))
     assert found.notes == (
-        "best_heads: no retrieving heads of tiny-induction are known: find them with attn source "
+        "best_heads: the retrieval heads of tiny-induction are unknown: find them with attn source "
         "--find-heads",
-        "at2: no learned head weights of tiny-induction: learn them with attn source PROMPTS --learn",
+        "at2: tiny-induction has no learned head weights: learn them with attn source PROMPTS --learn",
     )
     assert found.tokens is not None
     assert found.tokens.shape == (len(found.ways), 54)
@@ -282,7 +282,7 @@ def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, c
     row = found.ways[0]
     assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
     assert found.has_single_source and [*_agreements(found, "source")][1:] == [
-        "Several are first in: rollout."
+        "Several sources are tied for first in: rollout."
     ]
 
 
@@ -312,7 +312,7 @@ def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> 
     assert mean.startswith("all_heads: the mean only covers layers with weights. ")
     assert [note.partition(":")[0] for note in refused] == [*HYBRID]
     reasons = {note.rpartition(": ")[2] for note in refused}
-    assert reasons == {"some layers mix tokens without a softmax, or not at all"}
+    assert reasons == {"some layers mix tokens without a softmax or do not mix them"}
 
 
 def test_the_first_token_and_source_notes(copier: Pretrained) -> None:
@@ -400,7 +400,7 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     assert conflict.code == 2 and "compare" in conflict.err
     with pytest.raises(UserError, match="ways: must be one of all_heads"):
         attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways="lrp")
-    with pytest.raises(UserError, match="sources: must be at least 3"):
+    with pytest.raises(UserError, match="sources: a ranking needs at least 3"):
         attncli.explanations(copier, "lamp=", "lamp=green", split="line", answer="green")
     with pytest.raises(UserError, match="right: must be one of line1 to line5"):
         attncli.compare_explanations(
@@ -414,7 +414,7 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     file = tmp_path / "p.jsonl"
     file.write_text('{"sentence": "a"}\n')  # whose parts are the sources
     ended = attn(["source", str(file), "--compare"])
-    assert ended.code == 2 and "sources: must be at least 3" in ended.err
+    assert ended.code == 2 and "sources: a ranking needs at least 3" in ended.err
     file.write_text('{"context": "a"}\n')
     ended = attn(["source", str(file), "--compare"])
     assert ended.code == 2 and "sentence: is required" in ended.err

@@ -564,7 +564,7 @@ def test_a_needle_in_a_chat_is_one_of_the_message(tmp_path: Path) -> None:
     settings = {"model": str(folder), "sentence": "on the street the user", "chat": True, "max_new_tokens": 1}
     report = run("generate", **settings, needle="the user")
     assert [*report.tokens][:7] == ["the", "[UNK]", "walks", "[UNK]", "on", "the", "street"]
-    assert "The needle is at 7-8; 0 of the new tokens are in it." in report.notes
+    assert "The needle is at 7-8; 0 of the new tokens are in the needle." in report.notes
     with pytest.raises(UserError, match=r"^needle: must occur verbatim in the prompt \(got walks\)$"):
         run("generate", **settings, needle="walks")
     (folder / "chat_template.jinja").write_text("the cat walks")

@@ -206,7 +206,7 @@ def test_failures_of_others_are_not_of_this_survey(tmp_path: Path, attn: Attn) -
     ("flags", "error"),
     [
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db"], "-o x.db: is a store, which is for many texts: give --texts FILE"),
+        (["-o", "x.db"], "-o x.db: is a store, which only takes surveys of many texts: use --texts FILE"),
         (["--store", "none.db"], "none.db: no such file"),
     ],
 )

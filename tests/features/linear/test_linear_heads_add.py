@@ -141,7 +141,7 @@ def test_gated_heads_are_the_input_of_w_o(saved: Callable[[str], str]) -> None:
 
 def test_channels_of_mamba_1_share_no_weights(saved: Callable[[str], str]) -> None:
     with pytest.raises(
-        UserError, match="head: 0:0 is Mamba-1, whose channels each have separate weights: name"
+        UserError, match="head: 0:0 is in a Mamba-1 layer, whose channels have separate weights: name"
     ):
         attncli.why(saved("jamba"), text_of(NUM_TOKENS), head="0:0")
 

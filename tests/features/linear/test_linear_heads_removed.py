@@ -219,7 +219,7 @@ def test_linear_heads_of_mixed_layers_have_a_prefix(saved: Callable[[str], str])
     [
         (
             {"method": "sink", "heads": "0:2"},
-            "method: sink needs heads with a softmax, and 0:2 is gated delta",
+            "method: sink needs heads with a softmax, but 0:2 belongs to a gated delta",
         ),
         ({"heads": "0:9"}, "heads: must be from 0:0 to 3:3 in "),
         ({"heads": "linear:1:1"}, "heads: .* has no stack linear"),

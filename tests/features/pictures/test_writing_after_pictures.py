@@ -150,7 +150,7 @@ def test_a_text_has_one_place_for_the_picture(flags: tuple[str, ...], llava: Pat
     ended = attn(asked(llava, "generate", "a<image>b<image>", *flags))
     template.unlink()
     count = 3 if flags else 2
-    said = f"TEXT: must have <image>, the place of the picture, once (got {count})\n"
+    said = f"TEXT: must have <image>, the place of the picture, exactly once (got {count})\n"
     assert ended.code == 2 and ended.err == said
 
 
@@ -325,9 +325,9 @@ def test_a_writer_refuses_a_picture_of_few_pixels(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("cross",), "--sentence: is missing: add the words that look at the picture"),
-        (("self", "abc"), "reads only the picture: leave it out, or use attn cross"),
-        (("generate", "abc"), "writes about the picture without a text: leave it out"),
+        (("cross",), "--sentence: is missing: supply the words that look at the picture"),
+        (("self", "abc"), "reads only the picture: omit the text, or use attn cross"),
+        (("generate", "abc"), "describes a picture without any text: omit the text"),
         (("cross", "abc", "--context", "x"), "--context: cannot be combined with --image"),
     ],
 )

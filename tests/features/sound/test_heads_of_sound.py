@@ -66,7 +66,7 @@ def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Pa
     moment = attn([*of_head, sound, "--from", "0.125s"])
     assert "where 0.12s looks" in moment.out
     assert (
-        "no token at this time: the sound has 0.31 s (got 0.4s)"
+        "no token is at this time: the sound is 0.31 s long (got 0.4s)"
         in attn([*of_head, sound, "--from", "0.4s"]).err
     )
     page = tmp_path / "page.html"
@@ -93,7 +93,7 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
         (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, such as Whisper"),
         (["heads", "--find-heads"], "--find-heads: needs --model"),
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder to look at a sound"),
-        (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
+        (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: omit the text"),
         (
             ["heads", "--sound", "{sound}", "--model", "{model}", "--words"],
             "has no decoder, so no head can time",

@@ -160,7 +160,7 @@ def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Att
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["ab"], "TEXT: whisper writes about the sound without a text: leave it out"),
+        (["ab"], "TEXT: whisper transcribes a sound without any text: omit the text"),
         (["--answer", "ab"], "--answer: cannot be combined with --sound"),
         (["--chat"], "--chat: cannot be combined with --sound"),
         (["--max-new-tokens", "23"], "has room for 24 tokens (got 2 before the words and 23 new ones)"),

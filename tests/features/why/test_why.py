@@ -216,7 +216,7 @@ def test_half_precision_is_refused(attn: Attn, dtype: str) -> None:
     assert ended.code == 2 and ended.out == ""
     assert (
         ended.err
-        == f"--dtype: must be float32, since rounded parts do not add up to the logit (got {dtype})\n"
+        == f"--dtype: must be float32, because rounded parts do not add up to the logit (got {dtype})\n"
     )
 
 
@@ -343,7 +343,10 @@ def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"text": ["a b", "b a"], "names": ["x"]}, "names: must be one per text, 2 (got 1)"),
+        (
+            {"text": ["a b", "b a"], "names": ["x"]},
+            "names: must contain one name per text, that is 2 names (got 1)",
+        ),
         ({"text": "a b", "answer": True}, "answer: must be text or a token id (got True)"),
         ({"text": "a b", "answer": 2.5}, "answer: must be text or a token id (got 2.5)"),
         (

@@ -81,7 +81,7 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
         ),
         (
             ["--head", "1:2", "--top", "2"],
-            "--top: needs --answer beside --head: a single head has no table of heads",
+            "--top: needs --answer in addition to --head, because a single head has no table of heads",
         ),
         (["--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
         (["--head", "1:9"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:9)"),
