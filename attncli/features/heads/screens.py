@@ -59,7 +59,11 @@ def _few_rows(report: Report) -> Iterator[str]:
     for row in report.result_of(HeadSurvey).pattern_rows:
         count = row.get(sort)
         if isinstance(count, int) and count < FEW_ROWS:
-            rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
+            rows = (
+                f"only {counted(count, 'row')} of this text"
+                if count
+                else "no row of this text, so the heads are not sorted"
+            )
             yield f"{sort} is measured on {rows}."
 
 

@@ -14,7 +14,7 @@ SWAP = ["ablate", TEXT, "--method", "swap"]
 ASKED = [*SWAP, "--other", OTHER, "--answer", "e", "--against", "o"]
 
 
-def test_each_token_has_a_row_of_its_own(attn: Attn) -> None:
+def test_each_token_has_a_separate_row(attn: Attn) -> None:
     lines = attn([*ASKED, "--token", "each", "--top", "4"]).out.splitlines()
     assert any(line.startswith("4 swaps, largest restored first") for line in lines)
     assert any(line.startswith(" 0:1  5 e ") for line in lines)
@@ -49,7 +49,7 @@ def test_pairs_come_from_a_file(attn: Attn, tmp_path: Path) -> None:
     assert any("1 text is left out" in note and "as many as the text" in note for note in report["notes"])
 
 
-def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Path) -> None:
+def test_each_pair_may_name_its_own_token(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     pairs = [
         {"text": TEXT, "other": OTHER, "answer": "e", "against": "o", "token": -1},
@@ -92,9 +92,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
     [
         (SWAP, "--method: swap needs --other or --texts"),
         (["ablate", TEXT, "--other", OTHER], "--other: needs --method swap"),
-        (["ablate", TEXT, "--token", "e"], "--token: needs --method swap"),
         ([*SWAP, "--other", "to g"], "--other: must have 18 tokens, as many as the text (got 5)"),
-        ([*ASKED, "--token", "z"], "--token: "),
         ([*ASKED, "--into", "0:1"], "--into: must be in a later layer than the heads to swap"),
         ([*ASKED, "--into", "1:1", "--jointly", "--heads", "0:0,0:1"], "--jointly: cannot be combined"),
         (["ablate", "--method", "swap", "--other", OTHER], "--other: needs --sentence or --file"),
@@ -105,16 +103,16 @@ def test_what_cannot_be_swapped_is_one_line(arguments: list[str], error: str, at
     assert ended.code == 2 and ended.err.startswith(error) and ended.err.count("\n") == 1, ended.err
 
 
-def test_a_line_without_another_prompt_is_named(attn: Attn, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({"text": TEXT, "answer": "e"}) + "\n")
-    ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
-    assert ended.code == 2
-    assert ended.err == f"{path}:1: other: is required: it is the prompt whose head outputs are swapped in\n"
-
-
-def test_lines_of_plain_text_are_no_pairs(attn: Attn, tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("to be\n")
-    ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
-    assert (ended.code, "must be JSON Lines or CSV" in ended.err) == (2, True)
+@pytest.mark.parametrize(
+    ("name", "line", "error"),
+    [
+        ("pairs.jsonl", '{"text": "to be", "answer": "e"}', ":1: other: is required: the prompt whose heads"),
+        ("lines.txt", "to be", "must be JSON Lines or CSV"),
+    ],
+)
+def test_lines_without_another_prompt_are_refused(
+    name: str, line: str, error: str, attn: Attn, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(f"{line}\n")
+    ended = attn(["ablate", "--method", "swap", "--texts", str(tmp_path / name)])
+    assert ended.code == 2 and error in ended.err

@@ -28,7 +28,7 @@ def swapped(pretrained: Pretrained, **settings: Any) -> HeadEffects:
     )
 
 
-def test_swaps_are_those_of_transformer_lens_in_both_directions(shipped: Pretrained) -> None:
+def test_swaps_match_transformer_lens_in_both_directions(shipped: Pretrained) -> None:
     """get_act_patch_attn_head_out_all_pos: tools/transformer_lens_scores.py wrote its numbers."""
     found = swapped(shipped)
     for name, rows, baseline in (
@@ -45,7 +45,7 @@ def test_swaps_are_those_of_transformer_lens_in_both_directions(shipped: Pretrai
     )
 
 
-def test_swaps_at_each_token_are_those_of_transformer_lens(shipped: Pretrained) -> None:
+def test_swaps_at_each_token_match_transformer_lens(shipped: Pretrained) -> None:
     found = swapped(shipped, token="each")
     assert len(found.heads) == 8 * 18
     for rows, baseline, name in (
@@ -58,14 +58,14 @@ def test_swaps_at_each_token_are_those_of_transformer_lens(shipped: Pretrained) 
             assert own == pytest.approx(theirs, abs=1e-4)
 
 
-def test_one_token_is_one_of_each(shipped: Pretrained) -> None:
+def test_a_single_token_matches_its_row_among_all_tokens(shipped: Pretrained) -> None:
     every = {(row["layer"], row["head"], row["token"]): row for row in swapped(shipped, token="each").heads}
     for row in swapped(shipped, token=5, heads="0:1,1:2").heads:
         each = every[row["layer"], row["head"], 5]
         assert row["logit_difference"] == pytest.approx(each["logit_difference"], abs=1e-5)
 
 
-def test_into_one_head_alone_is_what_hooks_on_its_input_and_output_give(shipped: Pretrained) -> None:
+def test_path_patching_matches_hooks_on_one_head(shipped: Pretrained) -> None:
     """Path patching: the stream that 1:2 reads holds what the head wrote on the other prompt, none else's."""
     found = swapped(shipped, into="1:2")
     assert [(row["layer"], row["head"]) for row in found.heads] == [(0, head) for head in range(4)]
@@ -114,7 +114,7 @@ def test_into_one_head_alone_is_what_hooks_on_its_input_and_output_give(shipped:
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-2", "Gemma 2"])
-def test_with_the_same_prompt_nothing_changes_and_with_another_something_does(name: str) -> None:
+def test_only_a_different_prompt_changes_the_output(name: str) -> None:
     pretrained = tiny(name)
     same = attncli.ablate(pretrained, reading(), method="swap", other=reading())
     assert max(row["output_change"] for row in same.heads) < 1e-5
@@ -131,8 +131,6 @@ def test_with_the_same_prompt_nothing_changes_and_with_another_something_does(na
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"other": "to be"}, "other: must have 18 tokens, as many as the text (got 6)"),
-        ({"other": OTHER, "into": "0:1"}, "into: must be in a later layer than the heads to swap"),
         ({"other": OTHER, "into": "1:1", "heads": "0:1,1:0"}, "into: must be in a later layer"),
         ({"other": OTHER, "into": "2:1"}, "into: must be from 0:0 to 1:3"),
         ({}, "other: must be another prompt for method swap (got none)"),
@@ -146,7 +144,7 @@ def test_what_cannot_be_swapped_is_refused(
     assert str(error.value).startswith(message)
 
 
-def test_pairs_are_means_with_intervals(shipped: Pretrained) -> None:
+def test_pairs_have_means_with_intervals(shipped: Pretrained) -> None:
     texts, others = ["to be or not to b", "so do or not so d"], ["to go or not to g", "so he or not so h"]
     alone = [
         attncli.ablate(shipped, text, method="swap", other=other, answer="e", against="o").heads[1]

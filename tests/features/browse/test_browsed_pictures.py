@@ -7,15 +7,15 @@ from textual.pilot import Pilot
 from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_choice import Choice, grids
 from attncli.features.browse.browser_panels import HeadMap, PictureMap
-from attncli.views import COLOR_DEPTHS, Display
+from attncli.views import Display
 from attncli.views.overlays import overlay_lines
 from tests.features.browse.browsing import driven, shown
 from tests.views.pictured import one_head, survey
 from tests.views.terminal.screens import halves
 
 
-@pytest.mark.parametrize("depth", COLOR_DEPTHS)
-def test_the_chosen_token_looks_at_the_picture(depth: str) -> None:
+@pytest.mark.parametrize("depth", ["none", "256"])
+def test_the_picture_shows_the_weights_of_the_chosen_token(depth: str) -> None:
     report = survey(5, 7, is_whole=True)
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -32,7 +32,7 @@ def test_the_chosen_token_looks_at_the_picture(depth: str) -> None:
     assert (choice.look.weights == report.tensors["weights"].values[1, 1, 1]).all()
 
 
-def test_its_colours_are_those_of_the_other_views() -> None:
+def test_picture_colours_match_other_views() -> None:
     report = one_head(5, 7)
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -51,7 +51,7 @@ def test_its_colours_are_those_of_the_other_views() -> None:
     driven(report, steps, size=(160, 50))
 
 
-def test_a_click_chooses_the_patch() -> None:
+def test_a_click_chooses_a_patch() -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         columns, lines = app.query_one(PictureMap)._map_size
         await pilot.click(PictureMap, offset=(columns - 1, lines))  # below the heading
@@ -60,7 +60,7 @@ def test_a_click_chooses_the_patch() -> None:
     assert driven(survey(2, 2, is_whole=True), steps, size=(160, 50)).query == 4
 
 
-def test_at_first_it_is_the_query_of_the_report() -> None:
+def test_a_picture_opens_at_the_query_of_the_report() -> None:
     report = one_head(3, 5, **{"from": "r2c4"})
     choice = Choice(grids(report))
     assert report.tokens[choice.query] == "r2c4"

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from textual.pilot import Pilot
 
 from attncli.features.browse.browser import Browser
@@ -15,18 +14,22 @@ from tests.features.browse.browsing import (
     after,
     bars_of,
     driven,
-    screen_text,
+    press,
     shown,
     survey,
 )
 from tests.running import run
 
 
-def test_arrows_go_through_layers_and_heads_and_stop_at_the_edges() -> None:
-    assert after(survey()).place == (0, 0)
-    assert after(survey(), "down", "right", "right").place == (1, 2)
-    assert after(survey(), *["down"] * 9, *["right"] * 9).place == (LAYERS - 1, HEADS - 1)
-    assert after(survey(), "down", "right", "up", "up", "left", "left").place == (0, 0)
+def test_arrows_choose_layers_and_heads_and_stop_at_the_edges() -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        places = [app.choice.place]
+        for keys in (["down", "right", "right"], ["down"] * 9 + ["right"] * 9, ["up"] * 9 + ["left"] * 9):
+            await press(app, pilot, *keys)
+            places.append(app.choice.place)
+        assert places == [(0, 0), (1, 2), (LAYERS - 1, HEADS - 1), (0, 0)]
+
+    driven(survey(), steps)
 
 
 def test_ranking_follows_the_reports_statistic() -> None:
@@ -34,13 +37,18 @@ def test_ranking_follows_the_reports_statistic() -> None:
     rows = report.statistics["heads"]
     by_entropy = sorted(rows, key=lambda row: -row["entropy"])
     first = by_entropy[0]["layer"], by_entropy[0]["head"]
-    choice = after(report, "s", *["up"] * 20)
-    assert choice.ranking.statistic == "entropy" and choice.place == first
-    assert after(report, "s", *["up"] * 20, "down").place == (by_entropy[1]["layer"], by_entropy[1]["head"])
     by_induction = sorted(rows, key=lambda row: row["induction"])
-    smallest = after(report, "s", "s", "r", *["up"] * 20)
-    assert smallest.ranking.statistic == "induction"
-    assert smallest.place == (by_induction[0]["layer"], by_induction[0]["head"])
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await press(app, pilot, "s", *["up"] * 20)
+        assert app.choice.ranking.statistic == "entropy" and app.choice.place == first
+        await press(app, pilot, "down")
+        assert app.choice.place == (by_entropy[1]["layer"], by_entropy[1]["head"])
+        await press(app, pilot, "s", "r", *["up"] * 20)
+        assert app.choice.ranking.statistic == "induction"
+        assert app.choice.place == (by_induction[0]["layer"], by_induction[0]["head"])
+
+    driven(report, steps)
 
 
 def test_a_click_chooses_a_head_and_a_statistic() -> None:
@@ -53,14 +61,7 @@ def test_a_click_chooses_a_head_and_a_statistic() -> None:
     assert choice.ranking.statistic == "induction"
 
 
-def test_the_numbers_are_the_reports() -> None:
-    report = survey()
-    row = next(r for r in report.statistics["heads"] if (r["layer"], r["head"]) == (1, 2))
-    text = screen_text(report, "down", "right", "right")
-    assert f"{row['induction']:.4f}" in text and f"{row['entropy']:.4f}" in text
-
-
-def test_the_bars_are_the_reports_weights() -> None:
+def test_bars_show_the_weights_of_the_report() -> None:
     report = survey()
     expected = report.tensors["weights"].values[1, 2, 4]
     bars = bars_of(report, "down", "right", "right", *["tab"] * 4)
@@ -68,20 +69,20 @@ def test_the_bars_are_the_reports_weights() -> None:
     assert list(bars.values()) == [f"{weight:.4f}" for weight in expected]
 
 
-def test_who_looks_is_the_column() -> None:
+def test_flipping_shows_the_column() -> None:
     report = survey()
     expected = report.tensors["weights"].values[0, 1, :, 2]
     bars = bars_of(report, "right", "tab", "tab", "f")
     assert list(bars.values()) == [f"{weight:.4f}" for weight in expected]
 
 
-def test_bars_can_stand_in_the_order_of_their_numbers() -> None:
+def test_bars_can_be_sorted_by_size() -> None:
     report = survey()
     row = report.tensors["weights"].values[0, 0, 0]
     assert list(bars_of(report, "o").values()) == [f"{weight:.4f}" for weight in sorted(row, reverse=True)]
 
 
-def test_the_longest_bar_is_the_largest_weight_and_others_are_in_proportion() -> None:
+def test_bars_are_proportional_to_the_weights() -> None:
     report = survey()
     row = report.tensors["weights"].values[0, 0, 0]
     lengths: list[int] = []
@@ -111,21 +112,15 @@ def test_a_number_shown_as_zero_has_no_bar() -> None:
     driven(replace(report, tensors=tensors), steps, size=(160, 50))
 
 
-@pytest.mark.parametrize(
-    ("keys", "token"),
-    [
-        (["tab"], 1),
-        (["shift+tab"], 6),
-        (["tab"] * 7, 0),
-        (["end"], 6),
-        (["end", "home"], 0),
-        (["pagedown"], 6),
-        (["pagedown", "pageup"], 0),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
-)
-def test_keys_choose_tokens(keys: list[str], token: int) -> None:
-    assert after(survey(), *keys).query == token
+def test_keys_choose_tokens() -> None:
+    moves = {"tab": 1, "home": 0, "shift+tab": 6, "pageup": 0, "end": 6, "tab ": 0, "pagedown": 6}
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        for key, token in moves.items():
+            await press(app, pilot, key.strip())
+            assert app.choice.query == token, key
+
+    driven(survey(), steps)
 
 
 def test_a_click_chooses_a_token() -> None:
@@ -145,7 +140,7 @@ def test_a_click_chooses_a_token() -> None:
     assert driven(survey(), on_a_column).key == 3
 
 
-def test_two_texts_have_two_tokens() -> None:
+def test_two_texts_have_separate_tokens() -> None:
     report = run("cross", sentence="a b", context="c d e")
     weights = report.tensors["weights"].values
     asked = after(report, "tab")
@@ -159,8 +154,3 @@ def test_two_texts_have_two_tokens() -> None:
 
     followed = driven(report, follow)
     assert followed.is_received and followed.key == 2
-
-
-def test_a_repeated_word_is_two_rows() -> None:
-    bars = bars_of(run("self"))
-    assert [label for label in bars if label.endswith(" the")] == ["0 the", "4 the"]

@@ -100,7 +100,7 @@ async def answered(app: Browser, pilot: "Pilot[None]") -> None:
     await pilot.pause()
 
 
-def test_heads_are_taken_out_together_and_put_back() -> None:
+def test_heads_are_removed_together_and_put_back() -> None:
     model = Model()
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -123,7 +123,7 @@ def test_heads_are_taken_out_together_and_put_back() -> None:
     assert model.asked == [("0:0",), ("0:0", "1:1"), ("0:0",)] and choice.removed == ()
 
 
-def test_what_a_head_adds_stays_beside_it() -> None:
+def test_the_contribution_of_a_head_stays_with_it() -> None:
     model = Model()
     added = "adds -1.25 to the logit of ' mat' (12.50), 3 of 15 by size: 1 cat -1.5, 0 the"
 
@@ -140,7 +140,7 @@ def test_what_a_head_adds_stays_beside_it() -> None:
     assert model.asked == ["0:0"]
 
 
-def test_another_text_is_looked_at_by_the_same_head() -> None:
+def test_an_edited_text_keeps_the_head() -> None:
     model = Model()
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -157,7 +157,7 @@ def test_another_text_is_looked_at_by_the_same_head() -> None:
     assert (choice.place, choice.colours.scale, choice.query, choice.removed) == ((1, 0), "log", 2, ())
 
 
-def test_escape_leaves_the_text() -> None:
+def test_escape_keeps_the_text() -> None:
     model = Model()
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -167,7 +167,7 @@ def test_escape_leaves_the_text() -> None:
     assert driven(named_survey(), steps, model=model).query == 1 and model.asked == []
 
 
-def test_keys_stay_alive_and_a_second_question_waits() -> None:
+def test_keys_work_during_a_measurement_and_a_second_one_waits() -> None:
     model = Model(waits=True)
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -189,15 +189,15 @@ def test_keys_stay_alive_and_a_second_question_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("keys", "error", "line"),
     [
-        (UserError("model: x has no head"), "model: x has no head"),
-        (MemoryError(), "out of memory: use fewer tokens"),
+        (["a"], UserError("model: x has no head"), "model: x has no head"),
+        (["w"], MemoryError(), "out of memory: use fewer tokens"),
+        (["e", "enter"], UserError("model: x has no head"), "model: x has no head"),
     ],
-    ids=["user", "memory"],
+    ids=["a", "w", "e"],
 )
-@pytest.mark.parametrize("keys", [["a"], ["w"], ["e", "enter"]], ids="-".join)
-def test_what_a_model_cannot_do_is_a_line(keys: list[str], error: Exception, line: str) -> None:
+def test_errors_of_the_model_are_shown(keys: list[str], error: Exception, line: str) -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press(*keys)
         await answered(app, pilot)
@@ -209,13 +209,12 @@ def test_what_a_model_cannot_do_is_a_line(keys: list[str], error: Exception, lin
     assert (choice.removed, choice.effects, choice.additions) == ((), {}, {})
 
 
-@pytest.mark.parametrize("key", ["a", "w", "e"])
-def test_a_saved_report_says_that_it_has_no_model(key: str) -> None:
-    assert NO_MODEL.format(key)[:78] in screen_text(named_survey(), key)
-    assert NO_MODEL.format(key)[:20] not in screen_text(named_survey(), key, "tab")
+def test_a_saved_report_has_no_model_to_measure() -> None:
+    assert NO_MODEL.format("a")[:78] in screen_text(named_survey(), "a")
+    assert NO_MODEL.format("w")[:20] not in screen_text(named_survey(), "w", "tab")
 
 
-def test_a_tensor_without_heads_has_none_to_measure() -> None:
+def test_a_tensor_without_heads_cannot_be_measured() -> None:
     report = Report(
         "self", {}, {}, WORDS, tensors={"weights": NamedTensor(("query", "key"), random_weights(7, 7))}
     )
@@ -227,7 +226,7 @@ def test_a_tensor_without_heads_has_none_to_measure() -> None:
     driven(report, steps, depth="none", model=Model())
 
 
-def test_an_error_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_ends_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("a")
         while app.is_running:
@@ -244,7 +243,7 @@ def test_an_error_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
         browse(Choice(grids(named_survey())), colors="none")
 
 
-def test_nobody_waits_for_a_measurement_after_q(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_q_does_not_wait_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
 
     def run(app: Browser) -> None:
@@ -256,7 +255,7 @@ def test_nobody_waits_for_a_measurement_after_q(monkeypatch: pytest.MonkeyPatch)
     assert codes == [0]
 
 
-def test_it_opens_where_most_is_to_be_seen() -> None:
+def test_it_opens_at_the_most_informative_query() -> None:
     """The last query of a causal map; else that which looks most at another token than those at the ends."""
     assert Choice(grids(named_survey())).query == len(WORDS) - 1
     report = survey()
@@ -265,8 +264,8 @@ def test_it_opens_where_most_is_to_be_seen() -> None:
     assert Choice(grids(report)).query == 1 + np.unravel_index(values.argmax(), values.shape)[0]
 
 
-@pytest.mark.parametrize("depth", ["none", "16", "truecolor"])
-def test_heads_are_the_letters_of_their_patterns(depth: str) -> None:
+@pytest.mark.parametrize("depth", ["none", "truecolor"])
+def test_heads_are_shown_as_pattern_letters(depth: str) -> None:
     """Where most heads look at the first token, their letters are small, by the rest of their weight."""
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
@@ -292,7 +291,7 @@ def test_heads_are_the_letters_of_their_patterns(depth: str) -> None:
     driven(named_survey(), steps, depth=depth)
 
 
-def test_a_large_screen_has_the_patterns_and_a_click_goes_to_the_strongest_head() -> None:
+def test_a_click_on_a_pattern_chooses_its_strongest_head() -> None:
     report = named_survey(layers=30, heads=9)
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:

@@ -24,6 +24,15 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import split_text
 from tests.checkpoints import package_folder
 from tests.conftest import Attn, in_turn
+from tests.features.explanations.naive_explanations import (
+    carried_vectors,
+    chefer_rows,
+    keep_inputs,
+    keep_outputs,
+    near_rows,
+    randomise,
+    rolled,
+)
 from tests.model_folders import WORDS as WORDS_OF_TEXTS
 from tests.model_folders import made_once
 
@@ -64,11 +73,7 @@ def save_encoder(folder: Path, name: str, head: str) -> Path:
     kind: Any = getattr(transformers, f"{name}{head}")
     torch.manual_seed(1)
     model = kind(kind.config_class(**ENCODERS[name])).eval().requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-        else:
-            parameter.mul_(5)
+    randomise(model, 5)
     model.save_pretrained(folder)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
     names += [f"w{number}" for number in range(VOCABULARY - len(names))]
@@ -103,52 +108,34 @@ class NaiveBert:
         self.values: list[Tensor] = []
         self.after_attention: list[Tensor] = []
         for layer in self.body.encoder.layer:
-            layer.register_forward_pre_hook(lambda _, given: self.reads.append(given[0][0].detach().double()))
-            layer.attention.self.value.register_forward_hook(
-                lambda *call: self.values.append(call[2][0].detach().double())
-            )
-            layer.attention.output.register_forward_hook(
-                lambda *call: self.after_attention.append(call[2][0].detach().double())
-            )
+            keep_inputs(layer, self.reads)
+            keep_outputs(layer.attention.self.value, self.values)
+            keep_outputs(layer.attention.output, self.after_attention)
         ids = inputs.pop("input_ids")
         self.vectors = self.body.embeddings.word_embeddings(ids).detach().requires_grad_()
         self.outputs = self.model(inputs_embeds=self.vectors, output_attentions=True, **inputs)
         self.weights = self.outputs.attentions
-        self.count, self.eye = ids.shape[1], torch.eye(ids.shape[1], dtype=torch.float64)
-
-    def carried(self, number: int, query: int, key: int) -> Tensor:
-        """The sum over the heads of a v W_O."""
-        matrix = self.body.encoder.layer[number].attention.output.dense.weight.detach().double()
-        width = matrix.shape[1] // 4
-        total = torch.zeros(len(matrix), dtype=torch.float64)
-        for head in range(4):
-            part = slice(head * width, (head + 1) * width)
-            weight = self.weights[number][0, head, query, key].item()
-            total += weight * matrix[:, part] @ self.values[number][key, part]
-        return total
+        self.count = ids.shape[1]
+        self.carried = [
+            carried_vectors(
+                weights[0],
+                self.values[number].unflatten(-1, (4, -1)),
+                layer.attention.output.dense.weight.detach().double().mT,
+            )
+            for number, (weights, layer) in enumerate(zip(self.weights, self.body.encoder.layer, strict=True))
+        ]
 
     def alti(self, number: int) -> Tensor:
         """Ferrando et al. 2022: the norm behind the attention, its scale kept, of each token's vector."""
         output = self.body.encoder.layer[number].attention.output
-        gain = output.LayerNorm.weight.detach().double()
-        rows = []
-        for query in range(self.count):
-            vectors = [self.carried(number, query, key) for key in range(self.count)]
-            vectors[query] = vectors[query] + self.reads[number][query]
-            total = torch.stack(vectors).sum(dim=0) + output.dense.bias.detach().double()
-            deviation = (total.var(unbiased=False) + output.LayerNorm.eps).sqrt()
-            through = [(vector - vector.mean()) / deviation * gain for vector in vectors]
-            whole = self.after_attention[number][query]
-            near = [max(0.0, float(whole.abs().sum() - (whole - part).abs().sum())) for part in through]
-            rows.append(torch.tensor(near, dtype=torch.float64) / sum(near))
-        return torch.stack(rows)
-
-    def rolled(self, matrices: list[Tensor]) -> Tensor:
-        """Their product, the last first."""
-        product = self.eye
-        for matrix in matrices:
-            product = matrix.detach().double() @ product
-        return product
+        vectors = self.carried[number].clone()
+        vectors[range(self.count), range(self.count)] += self.reads[number]
+        total = vectors.sum(dim=1) + output.dense.bias.detach().double()
+        deviation = (total.var(dim=-1, unbiased=False) + output.LayerNorm.eps).sqrt()[:, None, None]
+        centred = vectors - vectors.mean(dim=-1, keepdim=True)
+        return near_rows(
+            centred / deviation * output.LayerNorm.weight.detach().double(), self.after_attention[number]
+        )
 
 
 def naive_number(naive: NaiveBert, read: ReadEncoder, toward: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +153,7 @@ def naive_number(naive: NaiveBert, read: ReadEncoder, toward: Tensor) -> tuple[T
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_ways_of_bert_are_those_of_naive_loops(kind: EncoderSays, tmp_path: Path) -> None:
+def test_ways_of_bert_match_naive_loops(kind: EncoderSays, tmp_path: Path) -> None:
     save_encoder(tmp_path, "Bert", HEADS[kind])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     texts = {"class": (QUESTION, TEXT), "word": (MASKED,), "similarity": (TEXT,)}[kind]
@@ -178,26 +165,17 @@ def test_ways_of_bert_are_those_of_naive_loops(kind: EncoderSays, tmp_path: Path
         naive = NaiveBert(tmp_path, HEADS[kind], dict(inputs))
         with torch.no_grad():
             plain = naive.body(**of_question).last_hidden_state[0].mean(dim=0)
-        for kept in (naive.reads, naive.values, naive.after_attention):
-            del kept[3:]
         number, shares = naive_number(naive, read, plain)
         of_vectors, *of_weights = torch.autograd.grad(number, [naive.vectors, *naive.weights])
         means = [weights[0].mean(dim=0) for weights in naive.weights]
-        norms = torch.zeros(naive.count, naive.count, dtype=torch.float64)
-        for layer in range(3):
-            for query in range(naive.count):
-                sizes = [naive.carried(layer, query, key).norm() for key in range(naive.count)]
-                norms[query] += torch.stack(sizes) / sum(sizes) / 3
-        chefer = [
-            (weights * gradient)[0].clamp(min=0).mean(dim=0) + naive.eye
-            for weights, gradient in zip(naive.weights, of_weights, strict=True)
-        ]
-        result = gradients(read.run)
+        sizes = [vectors.norm(dim=-1) for vectors in naive.carried]
+        norms = torch.stack([size / size.sum(dim=-1, keepdim=True) for size in sizes]).mean(dim=0)
+        result, eye = gradients(read.run), torch.eye(naive.count)
         ways: list[tuple[Tensor, Tensor]] = [
-            (rollout(read.run), naive.rolled([(mean + naive.eye) / 2 for mean in means])),
+            (rollout(read.run), rolled([(mean + eye) / 2 for mean in means])),
             (value_norms(read.run), norms),
-            (alti(read.run), naive.rolled([naive.alti(layer) for layer in range(3)])),
-            (result.attention_gradient, naive.rolled(chefer)),
+            (alti(read.run), rolled([naive.alti(layer) for layer in range(3)])),
+            (result.attention_gradient, chefer_rows(naive.weights, of_weights)),
             (read.weights.mean[0], torch.stack(means).mean(dim=0).double().detach()),
         ]
         assert read.weights.chosen is not None
@@ -231,7 +209,7 @@ def test_relevance_adds_up_to_what_is_explained(name: str, kind: EncoderSays, tm
                 direct_contributions(run, directions(run))
 
 
-def test_lost_is_that_of_runs_one_by_one(tmp_path: Path) -> None:
+def test_losses_match_separate_runs(tmp_path: Path) -> None:
     sentences = ["the cat walks.", "it was tired because die.", "a b c.", "sat on the street"]
 
     def of_class(model: Any, tokenizer: Any, kept: list[str]) -> float:
@@ -281,7 +259,7 @@ def test_masks_replace_the_words_around_a_mask(tmp_path: Path) -> None:
     assert cat.lost == pytest.approx(logp(MASKED) - logp(MASKED.replace("cat", "[MASK]")), abs=1e-5)
 
 
-def test_a_score_and_classes_that_exclude_none(tmp_path: Path) -> None:
+def test_scores_and_multi_label_classes_are_explained(tmp_path: Path) -> None:
     """A cross-encoder with one output; a classifier of several labels at once."""
     folder = save_encoder(tmp_path, "Bert", "ForSequenceClassification")
     config = json.loads((folder / "config.json").read_text())
@@ -318,7 +296,7 @@ def minilm() -> Pretrained:
     return attncli.open_model(MINILM)
 
 
-def test_of_a_sentence_encoder_the_answer_s_sentence_is_first(minilm: Pretrained) -> None:
+def test_a_sentence_encoder_ranks_the_answering_sentence_first(minilm: Pretrained) -> None:
     pooling = text_pooling(minilm)
     assert pooling == ("mean", True, 256)
     ways = ("attnlrp", "gradient_input", "context_cite")
@@ -356,7 +334,7 @@ def test_encoders_from_the_command_line(attn: Attn, tmp_path: Path) -> None:
     assert "9 sources" in short.out and "word4" in short.out and "→ its own vector" in short.out
 
 
-def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm: Pretrained) -> None:
+def test_errors_on_encoders_are_one_line(attn: Attn, tmp_path: Path, minilm: Pretrained) -> None:
     refused = attn(["source", "a. b. c.", "--model", str(MINILM)])
     assert refused.code == 2 and refused.err.count("\n") == 1
     assert "is an encoder, which cannot write an answer: use --compare to explain" in refused.err
@@ -393,7 +371,7 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
         attncli.explanations(folder, QUESTION, TEXT)
 
 
-def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
+def test_pooling_is_read_from_the_folder(tmp_path: Path) -> None:
     folder = save_encoder(tmp_path, "Bert", "Model")
     parts = [{"path": "", "type": "models.Transformer"}, {"path": "1_Pooling", "type": "models.Pooling"}]
     (folder / "modules.json").write_text(json.dumps(parts))
@@ -420,7 +398,7 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
         attncli.explanations(folder, QUESTION, TEXT)
 
 
-def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
+def test_relevance_matches_lxt_and_captum(minilm: Pretrained) -> None:
     """lxt's AttnLRP and captum's gradient x input of a cosine: tools/lxt_bert.py."""
     by_others = json.loads(Path(__file__).with_name("lxt_bert.json").read_text())
     with in_use(minilm) as pretrained:
@@ -433,12 +411,3 @@ def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
         of_inputs = gradients(read.run).gradient_input
     np.testing.assert_allclose(of_tokens, by_others["attnlrp"], atol=2e-6)
     np.testing.assert_allclose(of_inputs, by_others["gradient_input"], atol=2e-6)
-
-
-def test_the_questions_of_the_study_have_six_sentences_and_a_right_one() -> None:
-    file = Path(__file__).parents[3] / "docs" / "studies" / "questions.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len({line["id"] for line in lines}) == len(lines) == 24
-    for line in lines:
-        sources = split_text(line["context"], "sentence").sources
-        assert len(sources) == 6 and line["right"] in {source.name for source in sources}

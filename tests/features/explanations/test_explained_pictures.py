@@ -22,6 +22,15 @@ from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from tests.conftest import Attn
+from tests.features.explanations.naive_explanations import (
+    carried_vectors,
+    chefer_rows,
+    keep_inputs,
+    keep_outputs,
+    near_rows,
+    randomise,
+    rolled,
+)
 from tests.model_folders import made_once
 
 PATCH, ROWS, COLUMNS = 4, 5, 5
@@ -48,11 +57,7 @@ def save_seer(folder: Path, name: str, patches: int = ROWS) -> Path:
     torch.manual_seed(1)
     side = patches * PATCH
     model = kind(kind.config_class(**SIZES | {"image_size": side})).eval().requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-        else:
-            parameter.mul_(8)
+    randomise(model, 8)
     model.save_pretrained(folder)
     size = {"height": side, "width": side}
     transformers.ViTImageProcessorPil(size=size).save_pretrained(folder)
@@ -88,49 +93,25 @@ class NaiveViT:
         body = self.model.vit
         body.embeddings.patch_embeddings.register_forward_hook(begin)
         for layer in body.layers:
-            layer.register_forward_pre_hook(lambda _, given: self.reads.append(given[0][0].detach().double()))
-            layer.attention.v_proj.register_forward_hook(
-                lambda *call: self.values.append(call[2][0].detach().double())
-            )
+            keep_inputs(layer, self.reads)
+            keep_outputs(layer.attention.v_proj, self.values)
         self.outputs = self.model(pixels, output_attentions=True)
         self.weights = self.outputs.attentions
         self.count = len(self.reads[0])
-        self.eye = torch.eye(self.count, dtype=torch.float64)
+        projections = [layer.attention.o_proj for layer in body.layers]
+        self.biases = [each.bias.detach().double() for each in projections]
+        self.carried = [
+            carried_vectors(weights[0], value.unflatten(-1, (4, -1)), each.weight.detach().double().mT)
+            for weights, value, each in zip(self.weights, self.values, projections, strict=True)
+        ]
 
-    def projection(self, number: int) -> Any:
-        return self.model.vit.layers[number].attention.o_proj
-
-    def carried(self, number: int) -> Tensor:
-        """The sum over the heads of a v W_O, for each query and key."""
-        matrix = self.projection(number).weight.detach().double()
-        width, total = matrix.shape[1] // 4, torch.zeros(self.count, self.count, len(matrix)).double()
-        for head in range(4):
-            part = slice(head * width, (head + 1) * width)
-            for query in range(self.count):
-                for key in range(self.count):
-                    weight = self.weights[number][0, head, query, key].item()
-                    total[query, key] += weight * matrix[:, part] @ self.values[number][key, part]
-        return total
-
-    def alti(self, number: int, carried: Tensor) -> Tensor:
-        bias = self.projection(number).bias.detach().double()
-        rows = []
-        for query in range(self.count):
-            vectors = carried[query].clone()
-            vectors[query] += self.reads[number][query]
-            whole = vectors.sum(dim=0) + bias
-            near = (whole.abs().sum() - (whole - vectors).abs().sum(dim=-1)).clamp(min=0)
-            rows.append(near / near.sum())
-        return torch.stack(rows)
-
-    def rolled(self, matrices: list[Tensor]) -> Tensor:
-        product = self.eye
-        for matrix in matrices:
-            product = matrix.detach().double() @ product
-        return product
+    def alti(self, number: int) -> Tensor:
+        vectors = self.carried[number].clone()
+        vectors[range(self.count), range(self.count)] += self.reads[number]
+        return near_rows(vectors, vectors.sum(dim=1) + self.biases[number])
 
 
-def test_ways_of_vit_are_those_of_naive_loops(tmp_path: Path, file: Path) -> None:
+def test_ways_of_vit_match_naive_loops(tmp_path: Path, file: Path) -> None:
     save_seer(tmp_path, f"ViT{HEAD}")
     with in_use(open_model(tmp_path)) as pretrained:
         read = ReadPicture(pretrained, cells_of(pretrained, file), heads=["1:2"], num_runs=8)
@@ -142,19 +123,14 @@ def test_ways_of_vit_are_those_of_naive_loops(tmp_path: Path, file: Path) -> Non
             logit, [naive.patches[0], *naive.weights], retain_graph=True
         )
         means = [weights[0].mean(dim=0) for weights in naive.weights]
-        carried = [naive.carried(layer) for layer in range(3)]
-        norms = [each.norm(dim=-1) / each.norm(dim=-1).sum(dim=-1, keepdim=True) for each in carried]
-        chefer = [
-            (weights * gradient)[0].clamp(min=0).mean(dim=0) + naive.eye
-            for weights, gradient in zip(naive.weights, of_weights, strict=True)
-        ]
-        result = gradients(run)
+        norms = [each.norm(dim=-1) / each.norm(dim=-1).sum(dim=-1, keepdim=True) for each in naive.carried]
+        result, eye = gradients(run), torch.eye(naive.count)
         assert read.weights.chosen is not None
         ways: list[tuple[Tensor, Tensor]] = [
-            (rollout(run), naive.rolled([(mean + naive.eye) / 2 for mean in means])[0]),
+            (rollout(run), rolled([(mean + eye) / 2 for mean in means])[0]),
             (value_norms(run), torch.stack(norms).mean(dim=0)[0]),
-            (alti(run), naive.rolled([naive.alti(layer, carried[layer]) for layer in range(3)])[0]),
-            (result.attention_gradient, naive.rolled(chefer)[0]),
+            (alti(run), rolled([naive.alti(layer) for layer in range(3)])[0]),
+            (result.attention_gradient, chefer_rows(naive.weights, of_weights)[0]),
             (read.weights.mean[0], torch.stack(means).mean(dim=0).double().detach()[0]),
             (read.weights.chosen[0], naive.weights[1][0, 2].double().detach()[0]),
             (result.gradient_input[1:], (of_patches * naive.patches[0])[0].sum(dim=-1).double().detach()),
@@ -165,12 +141,12 @@ def test_ways_of_vit_are_those_of_naive_loops(tmp_path: Path, file: Path) -> Non
         assert result.gradient_input[0] == 0 and 0 not in {place for s in read.sources for place in s.places}
         # What the heads carry to the last [CLS], read by the class through the last norm, its scale kept.
         norm = naive.model.vit.layernorm
-        last = naive.outputs_behind = naive.model.vit(read.picture.pixels, output_hidden_states=True)
+        last = naive.model.vit(read.picture.pixels, output_hidden_states=True)
         stream = last.hidden_states[-1][0, 0].detach().double()
         scale = 1 / (stream.var(unbiased=False) + norm.eps).sqrt()
         read_by = naive.model.classifier.weight[index].detach().double() * norm.weight.detach().double()
         direction = (read_by - read_by.mean()) * scale
-        direct = sum(each[0] @ direction for each in carried)
+        direct = sum(each[0] @ direction for each in naive.carried)
         torch.testing.assert_close(direct_contributions(run, directions(run)), direct, atol=1e-6, rtol=1e-4)
 
 
@@ -206,7 +182,7 @@ def pixels_without(pixels: Tensor, rows: range, columns: range) -> Tensor:
     return edited
 
 
-def test_lost_is_that_of_the_model_on_edited_pixels(tmp_path: Path, file: Path) -> None:
+def test_losses_match_runs_on_edited_pixels(tmp_path: Path, file: Path) -> None:
     """Nine rows of nine patches in five cells each way, of two patches, the last of one."""
     bounds = [0, 2, 4, 5, 7, 9]
     for name in (f"ViT{HEAD}", "Dinov2Model"):
@@ -241,7 +217,7 @@ def test_lost_is_that_of_the_model_on_edited_pixels(tmp_path: Path, file: Path) 
             assert max(expected) > 2e-4
 
 
-def test_a_class_is_named_and_the_centre_is_an_order(tmp_path: Path, file: Path) -> None:
+def test_a_named_class_of_a_picture_is_explained(tmp_path: Path, file: Path) -> None:
     folder = save_seer(tmp_path, f"ViT{HEAD}")
     config = json.loads((folder / "config.json").read_text())
     names = ["tabby, tabby cat", "dog", "car", "tree, oak", "house"]

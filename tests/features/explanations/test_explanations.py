@@ -39,6 +39,14 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import encoded_sources, read_sourced, split_text
 from tests.conftest import Attn
+from tests.features.explanations.naive_explanations import (
+    carried_vectors,
+    chefer_rows,
+    keep_inputs,
+    keep_outputs,
+    near_rows,
+    rolled,
+)
 from tests.features.why.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
 from tools.architecture_sweep.folders import save_tokenizer, tiny_model
@@ -71,12 +79,9 @@ class Naive:
         self.gave: list[Tensor] = []
         self.values: list[Tensor] = []
         for block, projection in zip(self.blocks, self.projections, strict=True):
-            block.register_forward_pre_hook(
-                lambda _, inputs: self.read.append(inputs[0][0].detach().double())
-            )
-            projection.register_forward_hook(lambda *call: self.gave.append(call[2][0].detach().double()))
-            of_values = block.attn.c_attn if is_gpt2 else block.self_attn.v_proj
-            of_values.register_forward_hook(lambda *call: self.values.append(call[2][0].double()))
+            keep_inputs(block, self.read)
+            keep_outputs(projection, self.gave)
+            keep_outputs(block.attn.c_attn if is_gpt2 else block.self_attn.v_proj, self.values)
         self.ids = torch.cat([PROMPT, ANSWER[:-1]]).unsqueeze(0)
         self.vectors = self.model.get_input_embeddings()(self.ids).detach().requires_grad_()
         out = self.model(inputs_embeds=self.vectors, output_attentions=True)
@@ -88,54 +93,34 @@ class Naive:
         if is_gpt2:
             self.values = [value[:, -self.num_heads * dim :] for value in self.values]
         self.values = [value.view(len(value), -1, dim).detach() for value in self.values]
+        self.carried = [
+            carried_vectors(weights[0], value, matrix)
+            for weights, value, matrix in zip(self.weights, self.values, self.matrices, strict=True)
+        ]
 
-    def carried(self, layer: int, query: int, key: int) -> Tensor:
-        """The sum over the heads of a v W_O."""
-        values, matrix = (
-            self.values[layer],
-            self.matrices[layer].view(self.num_heads, -1, self.read[0].shape[1]),
-        )
-        total = torch.zeros(self.read[0].shape[1], dtype=torch.float64)
-        for head in range(self.num_heads):
-            value = values[key, head * values.shape[1] // self.num_heads]
-            total += self.weights[layer][0, head, query, key].item() * value @ matrix[head]
-        return total
-
-    def rolled(self, matrices: list[Tensor]) -> Tensor:
-        product = torch.eye(self.ids.shape[1], dtype=torch.float64)
-        for matrix in matrices:
-            product = matrix.double() @ product
-        return product[len(PROMPT) - 1 :, : len(PROMPT)].sum(dim=0).detach()
+    def of_answer(self, rows: Tensor) -> Tensor:
+        """The sum of the rows that chose the answer's tokens, for the tokens of the prompt."""
+        return rows[len(PROMPT) - 1 :, : len(PROMPT)].sum(dim=0).detach()
 
 
 @pytest.mark.parametrize("name", NAIVE)
-def test_ways_are_those_of_naive_loops(name: str, tmp_path: Path) -> None:
+def test_ways_match_naive_loops(name: str, tmp_path: Path) -> None:
     save(tmp_path, name, PRE_NORM[name])
     naive = Naive(tmp_path, name)
     count, first = naive.ids.shape[1], len(PROMPT) - 1
-    eye = torch.eye(count, dtype=torch.float64)
-    norms = torch.zeros(len(ANSWER), count, dtype=torch.float64)
-    mixed = []
-    for layer in range(len(naive.blocks)):
-        matrix = torch.zeros(count, count, dtype=torch.float64)
-        for query in range(count):
-            vectors = [naive.carried(layer, query, key) for key in range(count)]
-            sizes = torch.stack([vector.norm() for vector in vectors])
-            if query >= first:
-                norms[query - first] += sizes / sizes.sum() / len(naive.blocks)
-            vectors[query] = vectors[query] + naive.read[layer][query]
-            whole = naive.read[layer][query] + naive.gave[layer][query]
-            near = [max(0.0, float(whole.abs().sum() - (whole - vector).abs().sum())) for vector in vectors]
-            matrix[query] = torch.tensor(near) / sum(near)
-        mixed.append(matrix)
+    eye, mixed, norms = torch.eye(count), list[Tensor](), torch.zeros(count, count, dtype=torch.float64)
+    for carried, read, gave in zip(naive.carried, naive.read, naive.gave, strict=True):
+        sizes = carried.norm(dim=-1)
+        norms += sizes / sizes.sum(dim=-1, keepdim=True) / len(naive.blocks)
+        vectors = carried.clone()
+        vectors[range(count), range(count)] += read
+        mixed.append(near_rows(vectors, read + gave))
     of_vectors, *of_weights = torch.autograd.grad(naive.logit, [naive.vectors, *naive.weights])
-    chefer = []
-    for weights, gradient in zip(naive.weights, of_weights, strict=True):
-        chefer.append((weights * gradient)[0].clamp(min=0).mean(dim=0) + eye)
+    means = [weights[0].mean(dim=0) for weights in naive.weights]
     expected = {
-        rollout: naive.rolled([(weights[0].mean(dim=0) + eye) / 2 for weights in naive.weights]),
-        value_norms: norms[:, : len(PROMPT)].sum(dim=0),
-        alti: naive.rolled(mixed),
+        rollout: naive.of_answer(rolled([(mean + eye) / 2 for mean in means])),
+        value_norms: naive.of_answer(norms),
+        alti: naive.of_answer(rolled(mixed)),
     }
     with in_use(open_model(tmp_path)) as pretrained:
         run = AnswerRun(pretrained, PROMPT, ANSWER)
@@ -143,17 +128,16 @@ def test_ways_are_those_of_naive_loops(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(way(run), numbers, atol=1e-5, rtol=1e-4)
         found = gradients(run)
         contributions = direct_contributions(run, directions(run))
-    torch.testing.assert_close(found.attention_gradient, naive.rolled(chefer), atol=1e-5, rtol=1e-4)
+    chefer = naive.of_answer(chefer_rows(naive.weights, of_weights))
+    torch.testing.assert_close(found.attention_gradient, chefer, atol=1e-5, rtol=1e-4)
     by_input = (of_vectors * naive.vectors)[0].sum(dim=-1)[: len(PROMPT)].double().detach()
     torch.testing.assert_close(found.gradient_input, by_input, atol=1e-5, rtol=1e-4)
     # Straight into the logits: a norm's scale is a constant, all blocks between add nothing.
     norm = naive.model.transformer.ln_f if name.startswith("GPT2") else naive.model.model.norm
-    last = naive.read[-1]
     last_stream: list[Tensor] = []
-    norm.register_forward_pre_hook(lambda _, inputs: last_stream.append(inputs[0][0].double()))
+    keep_inputs(norm, last_stream)
     with torch.no_grad():
         naive.model(naive.ids)
-    assert last.shape == last_stream[0].shape
     direct = torch.zeros(len(PROMPT), dtype=torch.float64)
     for row, token in enumerate(ANSWER.tolist()):
         stream = last_stream[0][first + row]
@@ -162,11 +146,10 @@ def test_ways_are_those_of_naive_loops(name: str, tmp_path: Path) -> None:
         else:
             scale = (stream.square().mean() + norm.variance_epsilon).rsqrt()
         column = naive.model.lm_head.weight[token].detach().double() * norm.weight.detach().double() * scale
-        for layer in range(len(naive.blocks)):
-            for key in range(len(PROMPT)):
-                vector = naive.carried(layer, first + row, key)
-                vector = vector - vector.mean() if name.startswith("GPT2") else vector
-                direct[key] += float(vector @ column)
+        for carried in naive.carried:
+            vectors = carried[first + row, : len(PROMPT)]
+            centres = vectors.mean(dim=-1, keepdim=True) if name.startswith("GPT2") else 0
+            direct += (vectors - centres) @ column
     torch.testing.assert_close(contributions, direct, atol=1e-4, rtol=1e-4)
 
 
@@ -185,7 +168,7 @@ def test_relevance_adds_up_to_the_logits(name: str, tmp_path: Path) -> None:
             assert 0 < alti(run).sum() <= len(ANSWER) + 1e-9
 
 
-def test_a_rule_that_is_missing_is_found_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_rule_is_detected_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, "LlamaForCausalLM", PRE_NORM["LlamaForCausalLM"])
     monkeypatch.setattr("attncli.models.relevance_rules.PRODUCTS", set())
     with (
@@ -204,7 +187,7 @@ def copier() -> Pretrained:
     return attncli.open_model()
 
 
-def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
+def test_ways_find_the_line_that_a_model_copies(copier: Pretrained) -> None:
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=32)
     first = {row.way: row.first for row in found.ways}
     assert set(first) == WAYS.keys() - {"best_heads", "at2"}
@@ -220,7 +203,7 @@ def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     assert found.tokens.shape == (len(found.ways), 54)
 
 
-def test_every_way_beside_the_truth_of_a_model_that_copies(copier: Pretrained) -> None:
+def test_ways_find_the_right_source_of_every_copy(copier: Pretrained) -> None:
     """It copies the line that begins as the question does: all ways but gradient x input say so."""
     lines = LINES.splitlines()
     asked = [line.split("=") for line in lines]
@@ -237,7 +220,7 @@ def test_every_way_beside_the_truth_of_a_model_that_copies(copier: Pretrained) -
     assert set(right.values()) == {1.0}
 
 
-def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
+def test_areas_match_separate_runs(copier: Pretrained) -> None:
     assert (
         removal_steps(5) == [1, 2, 4, 5]
         and removal_steps(3) == [1, 2, 3]
@@ -273,7 +256,7 @@ def test_equal_scores_have_equal_ranks() -> None:
     assert correlation([3, 2, 3, 1], tied_ranks([0.3, 0.1, 0.0, 2.0])) == pytest.approx(expected)
 
 
-def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
+def test_a_way_with_equal_scores_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
     silent = WayToRead(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
     monkeypatch.setattr("attncli.features.explanations.explanations.WAYS", {**WAYS, "rollout": silent})
     ways = ("rollout", "attnlrp")
@@ -300,7 +283,7 @@ HYBRID = ("rollout", "attention_gradient", "value_norms", "alti")
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own
-def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> None:
+def test_layers_without_a_softmax_are_not_skipped_silently(tmp_path: Path) -> None:
     config = tiny_model("qwen3_next").config
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
@@ -378,18 +361,7 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert many.ways.where(lambda row: row.way == "attnlrp")[0].gap == pytest.approx(rows["attnlrp"]["gap"])
 
 
-def test_one_prompt_has_its_ways_side_by_side(attn: Attn) -> None:
-    shown = attn(["source", "--compare", "--runs", "16"])
-    assert shown.code == 0, shown.err
-    assert "rank of each source" in shown.out and "with the largest loss" in shown.out
-    ended = attn(["source", "--compare", "--runs", "16", "--format", "json"])
-    assert ended.code == 0, ended.err
-    report = json.loads(ended.out)
-    assert report["tensors"]["way_relevance"]["axes"] == ["way", "token"]
-    assert report["statistics"]["sources"][0]["name"] == "line4"
-
-
-def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier: Pretrained) -> None:
+def test_errors_of_comparisons_are_one_line(attn: Attn, tmp_path: Path, copier: Pretrained) -> None:
     model = save_writer(tmp_path / "model", "BART")
     ended = attn(
         ["source", "<source>it was</source> <source>a</source> so", "--model", str(model), "--compare"]
@@ -420,7 +392,7 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     assert ended.code == 2 and "sentence: is required" in ended.err
 
 
-def test_a_model_is_as_before(tmp_path: Path) -> None:
+def test_the_model_is_left_unchanged(tmp_path: Path) -> None:
     save(tmp_path, "LlamaForCausalLM", PRE_NORM["LlamaForCausalLM"])
     model = transformers.LlamaForCausalLM.from_pretrained(tmp_path).train()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -12,7 +12,7 @@ from tests.views.page.pages import Opened, page_of, pixels_of
 from tests.views.pictured import several_pictures
 
 
-def test_a_picture_stands_in_each_way_side_by_side(opened: Opened) -> None:
+def test_the_page_shows_a_card_for_each_way(opened: Opened) -> None:
     """As `source --compare --image` has it: what is lost first, then the ways, in cards."""
     surveyed = several_pictures((3, 5))
     assert surveyed.picture_maps is not None

@@ -60,7 +60,7 @@ class Masked:
         return torch.stack([rows[:, places].sum(dim=-1) for places in sources], dim=-1)
 
 
-def test_sets_of_hidden_sources_are_those_of_masks(folder: Path) -> None:
+def test_hidden_sources_match_attention_masks(folder: Path) -> None:
     with in_use(open_model(folder)) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question=QUESTION))
         answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
@@ -91,7 +91,7 @@ def test_sets_of_hidden_sources_are_those_of_masks(folder: Path) -> None:
 STEPS = 150
 
 
-def test_the_fit_is_that_of_a_linear_layer_and_corrcoef(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fit_matches_a_linear_layer_and_corrcoef(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.features.explanations.learned_weights.STEPS", STEPS)
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(3, 11, 7, generator=generator, dtype=torch.float64)
@@ -116,7 +116,7 @@ def test_the_fit_is_that_of_a_linear_layer_and_corrcoef(monkeypatch: pytest.Monk
     )
 
 
-def test_answers_that_tell_nothing_apart_teach_nothing(folder: Path) -> None:
+def test_answers_that_need_no_source_are_refused(folder: Path) -> None:
     with in_use(open_model(folder)) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question=QUESTION))
         read = ReadAnswer(
@@ -138,7 +138,7 @@ def prompts(folder: Path) -> Path:
     return file
 
 
-def test_weights_are_learned_kept_and_compared(
+def test_weights_are_learned_cached_and_compared(
     attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -176,7 +176,7 @@ def test_weights_are_learned_kept_and_compared(
     assert damaged.code == 2 and "is damaged: recreate it with attn source PROMPTS --learn" in damaged.err
 
 
-def test_what_cannot_be_learned_is_one_line(attn: Attn, folder: Path) -> None:
+def test_errors_of_learning_are_one_line(attn: Attn, folder: Path) -> None:
     for typed, message in (
         (["source", "--learn"], "--learn: needs --file"),
         (["source", "README.md", "--learn"], "must be a file of prompts, JSON Lines or CSV (got README.md)"),

@@ -66,6 +66,16 @@ class Oracle:
         return torch.stack(out.attentions)[:, 0, :, ids.shape[1] - 1 :]
 
 
+def check_written(report: Report, oracle: "Oracle", ids: Tensor) -> Tensor:
+    """Compare the tokens and the rows with those of transformers, and return the rows."""
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    rows = oracle.rows(ids, written)
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, rows, rtol=0, atol=1e-5)
+    return rows
+
+
 def ids_of(report: Report, oracle: Oracle) -> list[int]:
     found: list[int] = oracle.tokenizer.convert_tokens_to_ids(
         [row["token"] for row in report.table("written")]
@@ -75,22 +85,19 @@ def ids_of(report: Report, oracle: Oracle) -> list[int]:
 
 @pytest.mark.parametrize(
     ("architecture", "chunk"),
-    [*in_turn(DECODERS, (None, 4)), *((name, None) for name in WITH_ENCODER)],
+    [*in_turn(DECODERS, (None, 4)), *((name, None) for name in WITH_ENCODER), *in_turn(GEMMAS, (None, 4))],
 )
-def test_tokens_and_rows_are_those_of_transformers(
-    architecture: str, chunk: int | None, tmp_path: Path
-) -> None:
-    folder = save_writer(tmp_path, architecture)
+def test_tokens_and_rows_match_transformers(architecture: str, chunk: int | None, tmp_path: Path) -> None:
+    """Gemma 3n and 4 have layers that share keys and values; in Gemma 4, these only read the last token."""
+    folder = (
+        save_gemma(tmp_path, architecture) if architecture in GEMMAS else save_writer(tmp_path, architecture)
+    )
     oracle = Oracle(folder)
     given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "prefill_chunk": chunk}
     report = run("generate", **given, maps="heads", top_k=3)
     ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
-    written = oracle.written(ids)
-    assert ids_of(report, oracle) == written
-    expected = oracle.rows(ids, written)
+    expected = check_written(report, oracle, ids)
     assert report.tensors["weights"].axes == ("layer", "head", "query", "key")
-    found = torch.from_numpy(report.tensors["weights"].values)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     check_statistics(report, expected.double().numpy(), ids.shape[1], is_cross=oracle.is_cross)
     assert report.first_query == (0 if oracle.is_cross else ids.shape[1] - 1)
 
@@ -132,7 +139,7 @@ def check_statistics(report: Report, rows: np.ndarray, num_prompt: int, *, is_cr
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("default", [4, 4, 4]), ("dynamic", [12])])
-def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
+def test_long_prompts_are_read_in_chunks_if_the_result_is_the_same(
     kind: str, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "LONG_CHUNK", 4)
@@ -155,7 +162,7 @@ def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
 
 
 @pytest.mark.parametrize("num_keys", [5, 11])
-def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_layers_are_computed_together(num_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are the softmax of each alone; sinks, windows and masks go with their layers."""
     drawn = torch.Generator().manual_seed(num_keys)
     layers = []
@@ -176,7 +183,7 @@ def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch:
             assert torch.equal(seen_keys, scores[0] > -torch.inf)
 
 
-def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path) -> None:
+def test_sampled_tokens_match_transformers_with_the_same_seed(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     oracle = Oracle(folder)
     given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "sampling_temperature": 3.0}
@@ -200,7 +207,7 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
         ("XLM", "attentions.0 has 13 keys for 12 tokens"),
     ],
 )
-def test_what_does_not_write_is_refused_in_a_line(
+def test_models_that_cannot_write_are_refused(
     architecture: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "vocab_size": VOCABULARY}
@@ -211,7 +218,7 @@ def test_what_does_not_write_is_refused_in_a_line(
     assert len(raised.value.lines) == 1
 
 
-def test_a_model_whose_logits_are_nan_writes_nothing(tmp_path: Path) -> None:
+def test_nan_logits_are_refused(tmp_path: Path) -> None:
     opened = attncli.open_model(save_writer(tmp_path, "Llama"))
     for parameter in opened.whole.get_output_embeddings().parameters():
         parameter.data[3] = torch.nan
@@ -230,22 +237,16 @@ def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path
     ("architecture", "settings"),
     [
         ("Llama", {"repetition_penalty": 2.0}),
-        ("Llama", {"no_repeat_ngram_size": 1}),
-        ("Llama", {"suppress_tokens": [*range(4, 40)]}),
         ("Llama", {"begin_suppress_tokens": [*range(4, 50)]}),
-        ("Llama", {"bad_words_ids": [[one] for one in range(5, 45)]}),
-        ("Llama", {"forced_eos_token_id": 9}),
         ("Llama", {"eos_token_id": [*range(20, 61)], "min_new_tokens": 5}),
-        ("Llama", {"eos_token_id": [*range(20, 61)], "min_length": 14}),
         ("Llama", {"sequence_bias": [[[11], 1e3]]}),
         ("Mistral", {"watermarking_config": {"bias": 1e3}}),
         ("T5", {"forced_bos_token_id": 9}),
         ("BART", {"encoder_no_repeat_ngram_size": 1}),
-        ("Marian", {"encoder_repetition_penalty": 3.0}),
     ],
     ids=str,
 )
-def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
+def test_generation_settings_that_choose_tokens_apply_and_are_named(
     architecture: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """The tokens are transformers' own by the same file, and others than without; the rows are theirs."""
@@ -253,12 +254,9 @@ def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
     oracle = Oracle(folder)
     report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW, maps="heads")
     ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
-    written = oracle.written(ids)
-    assert ids_of(report, oracle) == written
+    check_written(report, oracle, ids)
     oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
-    assert oracle.written(ids) != written
-    found = torch.from_numpy(report.tensors["weights"].values)
-    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    assert oracle.written(ids) != ids_of(report, oracle)
     (name,) = set(settings) - {"eos_token_id"}
     (note,) = (note for note in report.notes if "generation_config.json" in note)
     assert note.startswith(f"The model's generation_config.json affects the choice of tokens: {name}")
@@ -293,7 +291,7 @@ HOW_TO_SEARCH: list[tuple[dict[str, Any], bool]] = [
     ],
     ids=str,
 )
-def test_settings_of_the_model_that_say_how_to_search_are_left_out(
+def test_generation_settings_for_search_and_caches_are_ignored(
     architecture: str, one: tuple[dict[str, Any], bool], tmp_path: Path
 ) -> None:
     settings, is_named = one
@@ -302,18 +300,14 @@ def test_settings_of_the_model_that_say_how_to_search_are_left_out(
     oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
     long = f"{SENTENCE} and the cat walks"
     report = run("generate", model=str(folder), sentence=long, max_new_tokens=NEW, maps="heads")
-    ids = oracle.tokenizer(long, return_tensors="pt")["input_ids"]
-    written = oracle.written(ids)
-    assert ids_of(report, oracle) == written
-    found = torch.from_numpy(report.tensors["weights"].values)
-    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    check_written(report, oracle, oracle.tokenizer(long, return_tensors="pt")["input_ids"])
     left_out = [
         note for note in report.notes if note.startswith("These settings in the model's generation_config")
     ]
     assert len(left_out) == is_named and not any("choice of tokens" in note for note in report.notes)
 
 
-def test_the_settings_of_a_caller_s_model_are_left_as_they_were(tmp_path: Path) -> None:
+def test_the_settings_of_a_loaded_model_are_left_unchanged(tmp_path: Path) -> None:
     oracle = Oracle(save_with_settings(tmp_path, "Llama", repetition_penalty=1.5, num_beams=3))
     before = oracle.model.generation_config
     inputs = dict(oracle.tokenizer(SENTENCE, return_tensors="pt"))
@@ -324,7 +318,7 @@ def test_the_settings_of_a_caller_s_model_are_left_as_they_were(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ends", [{"stop_strings": ["{}"]}, {"eos_token_id": [2, None]}], ids=str)
-def test_a_model_ends_where_its_file_says(ends: dict[str, Any], tmp_path: Path) -> None:
+def test_writing_ends_where_the_generation_config_says(ends: dict[str, Any], tmp_path: Path) -> None:
     oracle = Oracle(save_writer(tmp_path / "plain", "Llama"))
     written = oracle.written(oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"])
     last = next(one for number, one in enumerate(written) if number > 1 and one not in written[:number])
@@ -335,20 +329,7 @@ def test_a_model_ends_where_its_file_says(ends: dict[str, Any], tmp_path: Path) 
     assert ids_of(report, oracle) == written[: written.index(last) + 1] != written
 
 
-@pytest.mark.parametrize(("name", "chunk"), in_turn(GEMMAS, [None, 4]))
-def test_keys_and_values_that_layers_share(name: str, chunk: int | None, tmp_path: Path) -> None:
-    """Gemma 3n and 4: of a prompt the layers that share read, in Gemma 4, the last token alone."""
-    oracle = Oracle(save_gemma(tmp_path, name))
-    given = {"model": str(tmp_path), "sentence": SENTENCE, "max_new_tokens": NEW, "prefill_chunk": chunk}
-    report = run("generate", **given, maps="heads")
-    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
-    written = oracle.written(ids)
-    assert ids_of(report, oracle) == written
-    found = torch.from_numpy(report.tensors["weights"].values)
-    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
-
-
-def test_pieces_of_a_prompt_are_refused_where_they_change_it(attn: Attn, tmp_path: Path) -> None:
+def test_prefill_chunks_are_refused_if_they_change_the_result(attn: Attn, tmp_path: Path) -> None:
     """Jamba's layers of states begin anew with each piece, and it writes other tokens."""
     sizes = {**GROUPED, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2}
     torch.manual_seed(7)
@@ -363,7 +344,7 @@ def test_pieces_of_a_prompt_are_refused_where_they_change_it(attn: Attn, tmp_pat
     assert (ended.code, ended.out, ended.err) == (2, "", line)
 
 
-def test_the_screen_has_the_text_and_the_heads_that_look_back(attn: Attn) -> None:
+def test_the_shipped_model_looks_at_the_copied_token(attn: Attn) -> None:
     """The shipped model copies: where it looks is the token that came after the first copy."""
     ended = attn(["generate"])
     assert (ended.code, ended.err) == (0, "")
@@ -378,9 +359,7 @@ def test_the_screen_has_the_text_and_the_heads_that_look_back(attn: Attn) -> Non
     assert sum(hits) > 20
 
 
-def test_control_c_keeps_what_was_written(
-    attn: Attn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_control_c_keeps_the_text_so_far(attn: Attn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     take = WrittenRows.take
 
     def interrupted(self: WrittenRows, *arguments: Any) -> None:
@@ -399,7 +378,7 @@ def test_control_c_keeps_what_was_written(
         run("generate")
 
 
-def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
+def test_the_error_of_a_long_prompt_names_the_limit(attn: Attn) -> None:
     long = ["generate", "x" * 200]
     refused = attn(long)
     assert refused.code == 2
@@ -416,35 +395,27 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     ("flags", "line"),
     [
         (["--head", "1"], "--head: needs --layer"),
-        (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
-        (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
         (["--needle", "nothing"], "--needle: must occur verbatim in the prompt (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at or before 30, the number of tokens (got 3:99)"),
         (["--chat"], "--chat: tiny-induction has no chat template: leave --chat out"),
-        (["--needle", "x", "--needle-depth", "2"], "--needle-depth: must be at most 1 (got 2)"),
         (["--lengths", "20"], "--lengths: needs --needle-depth"),
+        (["--answer", "on", "--max-new-tokens", "5"], "--max-new-tokens: cannot be combined with --answer"),
         (
             ["--lengths", "500,2000"],
             "--lengths: must be one number: attn batch runs several, from a file with "
             "sweep: {lengths: [500, 2000]} (got 500,2000)",
         ),
-        (
-            ["--model", "numpy"],
-            (
-                "--model: the installed package numpy ships no model that attn can read (config.json beside "
-                "weights, or a .gguf file); a hub id needs --allow-download"
-            ),
-        ),
+        (["--model", "numpy"],),
     ],
 )
-def test_what_cannot_be_is_one_line(attn: Attn, flags: list[str], line: str) -> None:
+def test_errors_are_one_line(attn: Attn, flags: list[str], line: str) -> None:
     ended = attn(["generate", *flags])
     assert (ended.code, ended.err.splitlines()[0]) == (2, line)
 
 
 @pytest.mark.parametrize("needle", ["copy; ind", "17:26"])
-def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
+def test_retrieval_scores_match_a_naive_loop(needle: str) -> None:
     report = run("generate", needle=needle, maps="heads", sort="retrieval")
     ids = [*report.tokens]
     weights = report.tensors["weights"].values
@@ -478,7 +449,7 @@ def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
     assert title in shown("table", [report], width=100)
 
 
-def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path) -> None:
+def test_max_new_tokens_leave_room_for_the_prompt(tmp_path: Path) -> None:
     """The last token that is written is not read."""
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
@@ -492,11 +463,11 @@ def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path)
 @pytest.mark.parametrize(
     ("side", "place", "is_kept"),
     [
-        ("left", 24, False), ("left", 25, True), ("left", 30, True), ("left", 38, True), ("left", 3, False),
-        ("right", 0, True), ("right", 13, True), ("right", 14, False), ("right", 30, False),
+        ("left", 24, False), ("left", 25, True), ("left", 38, True),
+        ("right", 13, True), ("right", 14, False),
     ],
 )  # fmt: skip
-def test_a_needle_is_at_its_tokens_after_a_cut(side: str, place: int, is_kept: bool, tmp_path: Path) -> None:
+def test_a_needle_is_found_after_truncation(side: str, place: int, is_kept: bool, tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
     change(folder / "tokenizer_config.json", truncation_side=side)
@@ -547,7 +518,7 @@ def test_a_chat_template_that_fails_is_one_line(
     assert line.startswith(f"--chat: the chat template of {folder.name} fails: {TEMPLATES[template]}")
 
 
-def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -> None:
+def test_a_chat_template_matches_transformers(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "GPT-2")
     template = "the {% for m in messages %}{{ m['content'] | tojson }} {{ m.role }}{% endfor %} street"
     (folder / "chat_template.jinja").write_text(template)
@@ -557,7 +528,7 @@ def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -
     assert AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids([*report.tokens]) == expected
 
 
-def test_a_needle_in_a_chat_is_one_of_the_message(tmp_path: Path) -> None:
+def test_a_needle_in_a_chat_is_found_in_the_message(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "GPT-2")
     template = "{% for m in messages %}the user walks: {{ m.content }} the user{% endfor %}"
     (folder / "chat_template.jinja").write_text(template)
@@ -575,7 +546,7 @@ def test_a_needle_in_a_chat_is_one_of_the_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
-def test_a_needle_is_put_between_two_sentences(depth: float, tmp_path: Path) -> None:
+def test_a_needle_is_inserted_between_sentences(depth: float, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b c d. e f g h. i j k l. m n o p.")
     file = str(tmp_path / "text.txt")
     report = run("generate", file=file, needle="x y z", needle_depth=depth, lengths=30, max_new_tokens=1)
@@ -589,7 +560,7 @@ def test_a_needle_is_put_between_two_sentences(depth: float, tmp_path: Path) -> 
     assert report.numbers("needle")["tokens"] == 5
 
 
-def test_a_batch_sweeps_depth_and_length_and_draws_them(attn: Attn, tmp_path: Path) -> None:
+def test_a_batch_sweeps_needle_depth_and_length(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one two three four. " * 5)
     (tmp_path / "sweep.yaml").write_text(
         "experiment: generate\nfile: text.txt\nneedle: xq7\nquestion: four. x\nmax_new_tokens: 2\n"
@@ -597,16 +568,8 @@ def test_a_batch_sweeps_depth_and_length_and_draws_them(attn: Attn, tmp_path: Pa
     )
     store = str(tmp_path / "runs.db")
     assert attn(["batch", str(tmp_path / "sweep.yaml"), "-o", store]).code == 0
-    asked = [
-        "results",
-        store,
-        "--statistic",
-        "needle.found",
-        "--group-by",
-        "needle_depth",
-        "--group-by",
-        "lengths",
-    ]
+    asked = ["results", store, "--statistic", "needle.found"]
+    asked += ["--group-by", "needle_depth", "--group-by", "lengths"]
     drawn = attn([*asked, "--format", "heatmap"]).out
     assert "needle.found by needle_depth and lengths (row × column)" in drawn
     assert "0 0.0" in drawn and "1 1.0" in drawn and "40" in drawn
@@ -614,8 +577,10 @@ def test_a_batch_sweeps_depth_and_length_and_draws_them(attn: Attn, tmp_path: Pa
     assert len(rows["statistics"]["summary"]) == 6 and not rows["tensors"]
 
 
-@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--head", "1:2"]])
-@pytest.mark.parametrize("maps", ["none", "mean", "heads"])
+@pytest.mark.parametrize(
+    ("maps", "place"),
+    [("none", ["--layer", "1"]), ("mean", []), ("heads", []), ("mean", ["--head", "1:2"])],
+)
 def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
     """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
     chosen = {flag.removeprefix("--"): value for flag, value in zip(place[::2], place[1::2], strict=True)}
@@ -629,14 +594,14 @@ def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: lis
             assert sum(line[:2] == [query, token] and cell in line for line in lines) == 1, cell
 
 
-@pytest.mark.parametrize("architecture", ("GPT-2", "Mistral", "Gemma 2", "GPT-OSS", "BLOOM", "T5", "BART"))
-def test_an_answer_that_is_read_has_the_rows_of_transformers(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ("GPT-2", "GPT-OSS", "BLOOM", "T5"))
+def test_rows_of_a_read_answer_match_transformers(architecture: str, tmp_path: Path) -> None:
     folder, oracle = save_writer(tmp_path, architecture), Oracle(tmp_path)
     answer = "was tired on the street w30"
     (tmp_path / "answer.txt").write_text(f"{answer}\n")
     ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
     expected = oracle.rows(ids, oracle.tokenizer(answer, add_special_tokens=False)["input_ids"])
-    for given in (answer, str(tmp_path / "answer.txt")):
+    for given in (answer, str(tmp_path / "answer.txt"))[: 2 if architecture == "GPT-2" else 1]:
         settings = {"model": str(folder), "sentence": SENTENCE, "answer": given, "maps": "heads"}
         report = run("generate", **settings)
         found = report.tensors["weights"].values
@@ -644,14 +609,3 @@ def test_an_answer_that_is_read_has_the_rows_of_transformers(architecture: str, 
         assert report.written == answer
         assert report.numbers("writing")["new_tokens"] == expected.shape[2] == 6
         assert report.numbers("writing")["log_probability"] < 0
-
-
-def test_an_answer_is_read_instead_of_written(attn: Attn) -> None:
-    ended = attn(["generate", "--answer", "on", "--max-new-tokens", "5"])
-    assert (ended.code, ended.err) == (
-        2,
-        "--max-new-tokens: cannot be combined with --answer\n",
-    )
-    assert attn(["generate", "--answer", "on\u00df"]).err.startswith(
-        "--answer: '\u00df' is not in the vocabulary"
-    )

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.records.report import Report
 from tests.eager import eager_weights
 from tests.model_folders import save_model
 from tests.running import run
@@ -41,8 +40,8 @@ def naive_pooled(weights: np.ndarray, size: int = 64) -> tuple[np.ndarray, np.nd
     )
 
 
-@pytest.mark.parametrize("architecture", ["GPT-2", "BERT", "GPT-OSS", "Gemma 2"])
-def test_short_texts_keep_every_weight(tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-OSS", "Gemma 2"])
+def test_short_texts_keep_all_weights(tmp_path: Path, architecture: str) -> None:
     folder = save_model(tmp_path, architecture)
     weights = run("heads", model=str(folder), sentence=SENTENCE, maps="self").tensors["weights"]
     assert weights.axes == ("layer", "head", "query", "key") and weights.values.dtype == np.float32
@@ -50,7 +49,7 @@ def test_short_texts_keep_every_weight(tmp_path: Path, architecture: str) -> Non
 
 
 @pytest.mark.parametrize("architecture", ["BERT", "Llama", "DeBERTa-v2"])
-def test_long_texts_keep_maps_and_the_heads_asked_for(tmp_path: Path, architecture: str) -> None:
+def test_long_texts_keep_pooled_maps_and_requested_heads(tmp_path: Path, architecture: str) -> None:
     folder = save_model(tmp_path, architecture)
     tensors = run("heads", model=str(folder), sentence=LONG, maps="self", full=["1:3", "0:0", "1:3"]).tensors
     weights = expected(folder, LONG, ("decoder", "self"))
@@ -80,13 +79,11 @@ def test_an_encoder_decoder_has_three_kinds(tmp_path: Path, maps: str, kind: tup
     ("settings", "message"),
     [
         ({"maps": "cross"}, "maps: the model has no cross-attention"),
-        ({"maps": "self", "full": ["2:0"]}, r"full: must be from 0:0 to 1:3 \(got 2:0\)"),
         ({"maps": "self", "full": ["1:4"]}, r"full: must be from 0:0 to 1:3 \(got 1:4\)"),
         ({"full": ["1:0"]}, "full: .*needs .*maps.* self, cross or encoder"),
-        ({"maps": "self", "full": ["x"]}, r"full: must be LAYER:HEAD, such as 5:11 \(got x\)"),
     ],
 )
-def test_what_is_not_there_is_told(settings: dict[str, object], message: str) -> None:
+def test_missing_maps_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         run("heads", **settings)
 
@@ -95,10 +92,3 @@ def test_skipped_keys_have_no_weight() -> None:
     weights = run("heads", maps="self", skip_sink=1).tensors["weights"].values
     assert (weights[..., 0] == 0).all()
     np.testing.assert_allclose(weights[:, :, 1:].sum(-1), 1, atol=1e-5)
-
-
-def test_figures_are_the_same_with_maps() -> None:
-    def figures(report: Report) -> object:
-        return report.to_data()["statistics"]
-
-    assert figures(run("heads", maps="self")) == figures(run("heads"))

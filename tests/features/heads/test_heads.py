@@ -1,10 +1,6 @@
 """`attn heads` as a user runs it: on the model that ships, and on folders with tiny models."""
 
-import csv
-import io
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +10,7 @@ from attncli.runs.saved_reports import parse_reports
 from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
 from tests.eager import eager_weights
+from tests.features.reports import report_of
 from tests.model_folders import save_model
 from tests.naive_heads import naive_figures, skipped
 from tests.running import run
@@ -22,16 +19,9 @@ from tests.views.test_views import shown
 SENTENCE = "the cat sat because the cat was tired"
 
 
-def heads(attn: Attn, *flags: str) -> dict[str, Any]:
-    ended = attn(["heads", *flags, "--format", "json"])
-    assert ended.code == 0 and ended.err == "", ended.err
-    report: dict[str, Any] = json.loads(ended.out)
-    return report
-
-
-def test_the_shipped_model_has_its_two_heads(attn: Attn) -> None:
+def test_the_shipped_model_has_previous_token_and_induction_heads(attn: Attn) -> None:
     """What a learner sees first, as docs/models.md states it."""
-    report = heads(attn)
+    report = report_of(attn, "heads")
     rows = report["statistics"]["heads"]
     assert len(rows) == 8 and report["tokens"][0] == "<bos>" and len(report["tokens"]) == 49
     assert max(row["previous_token"] for row in rows if row["layer"] == 0) > 0.9
@@ -40,12 +30,7 @@ def test_the_shipped_model_has_its_two_heads(attn: Attn) -> None:
     assert rows[0].keys() >= {"layer", "module", "head", "kind", "entropy", "induction_mul"}
 
 
-def test_the_shipped_model_is_small() -> None:
-    folder = Path(__file__).parents[3] / "attncli" / "data" / "tiny-induction"
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 1_000_000
-
-
-def test_rows_are_those_of_the_model(tmp_path: Path) -> None:
+def test_rows_match_transformers(tmp_path: Path) -> None:
     """From the text to the figures, against transformers alone."""
     from transformers import AutoModel, AutoTokenizer
 
@@ -68,36 +53,18 @@ def test_rows_are_those_of_the_model(tmp_path: Path) -> None:
 
 
 def test_sorting_and_the_top(attn: Attn) -> None:
-    everything = heads(attn)["statistics"]["heads"]
-    sorted_rows = heads(attn, "--sort", "induction_stripe", "--top", "3")["statistics"]["heads"]
+    everything = report_of(attn, "heads")["statistics"]["heads"]
+    sorted_rows = report_of(attn, "heads", "--sort", "induction_stripe", "--top", "3")["statistics"]["heads"]
     best = sorted(everything, key=lambda row: -row["induction_stripe"])[:3]
     assert sorted_rows == best
 
 
 def test_a_grid_of_layers_and_heads(attn: Attn) -> None:
-    report = heads(attn, "--statistic", "previous_token")
-    rows = heads(attn)["statistics"]["heads"]
+    report = report_of(attn, "heads", "--statistic", "previous_token")
+    rows = report_of(attn, "heads")["statistics"]["heads"]
     grid = report["tensors"]["previous_token"]
     assert grid["axes"] == ["layer", "head"] and "heads" not in report["statistics"]
     assert [number for layer in grid["values"] for number in layer] == [row["previous_token"] for row in rows]
-
-
-def test_csv_and_table_hold_the_same_heads(attn: Attn) -> None:
-    rows = list(csv.DictReader(io.StringIO(attn(["heads", "--format", "csv"]).out)))
-    assert [(row["layer"], row["head"]) for row in rows] == [
-        (str(i), str(j)) for i in (0, 1) for j in range(4)
-    ]
-    assert float(rows[7]["induction"]) == heads(attn)["statistics"]["heads"][7]["induction"]
-    table = attn(["heads", "--precision", "2"]).out
-    assert "layer 1   I  I  I  I" in table and "I induction        4 > 0.4" in table
-
-
-@pytest.mark.parametrize("architecture", ["BERT", "T5", "BLOOM", "GPT-OSS"])
-def test_skipping_the_sink(tmp_path: Path, architecture: str) -> None:
-    folder = save_model(tmp_path, architecture)
-    report = run("heads", model=str(folder), sentence=SENTENCE, skip_sink="1")
-    for row in report.statistics["heads"]:
-        assert row["sink_mass"] == 0 and row["max_weight"] > 0
 
 
 def test_encoder_decoder_and_cross(tmp_path: Path) -> None:
@@ -134,20 +101,8 @@ def test_rollout_is_the_product_over_layers(tmp_path: Path) -> None:
     torch.testing.assert_close(rolled, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "architecture", ["BERT", "GPT-2", "T5", "Llama", "DistilBERT", "ModernBERT", "Gemma 2"]
-)
-def test_weighted_norms(tmp_path: Path, architecture: str) -> None:
-    folder = save_model(tmp_path, architecture)
-    rows = run("heads", model=str(folder), sentence=SENTENCE, weighted="true", sort="value_norm").statistics[
-        "heads"
-    ]
-    norms = [row["value_norm"] for row in rows]
-    assert norms == sorted(norms, reverse=True) and norms[-1] > 0
-
-
 @pytest.mark.parametrize("skip", [0, 3])
-def test_weighted_norms_are_means_over_the_rows_that_see_a_key(tmp_path: Path, skip: int) -> None:
+def test_weighted_norms_match_transformers(tmp_path: Path, skip: int) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     folder = save_model(tmp_path, "GPT-2")
@@ -174,16 +129,6 @@ def test_weighted_needs_the_values(attn: Attn, tmp_path: Path) -> None:
     assert ended.code == 2 and ended.err.endswith("exposes only its weights, not its values\n")
 
 
-def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) -> None:
-    for architecture, said in (
-        ("ViT", "takes pixel_values, not text"),
-        ("Mamba", "has no attention to show"),
-    ):
-        folder = save_model(tmp_path / architecture, architecture)
-        ended = attn(["heads", "--model", str(folder), "--sentence", SENTENCE])
-        assert ended.code == 2 and said in ended.err and len(ended.err.splitlines()) == 1
-
-
 def test_every_statistic_can_be_asked_for() -> None:
     row = run("heads", weighted="true", to=["1"], **{"from": ["5"]}).statistics["heads"][0].keys() | {
         "neighbour",
@@ -191,11 +136,6 @@ def test_every_statistic_can_be_asked_for() -> None:
         *IN_TIME,
     }
     assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack", "pattern"}
-
-
-def test_same_seed_same_bytes(attn: Attn) -> None:
-    assert attn(["heads", "--seed", "3"]) == attn(["heads", "--seed", "3"])
-    assert attn(["heads", "--seed", "3"]) != attn(["heads", "--seed", "4"])
 
 
 def test_skipping_every_key_is_refused_in_a_line(attn: Attn) -> None:

@@ -51,7 +51,7 @@ def numbers(reports: list[Report], row: Row) -> np.ndarray:
     [("BERT", {"skip_sink": 1, "weighted": True}), ("GPT-2", {"skip_sink": 2}), ("T5", {}), ("BLOOM", {})],
     ids=str,
 )
-def test_means_and_intervals_are_those_of_each_text_by_scipy(
+def test_means_and_intervals_match_scipy(
     tmp_path: Path, texts: str, architecture: str, settings: dict[str, Any]
 ) -> None:
     model = str(save_model(tmp_path / "model", architecture))
@@ -76,7 +76,7 @@ def test_means_and_intervals_are_those_of_each_text_by_scipy(
             assert head[str(row["statistic"])] == row["mean"]
 
 
-def test_a_head_is_named_where_its_interval_is_above_the_threshold(texts: str) -> None:
+def test_a_pattern_needs_an_interval_above_the_threshold(texts: str) -> None:
     survey = run("heads", texts=texts)
     intervals = {(row["layer"], row["head"], row["statistic"]): row for row in survey.table("intervals")}
     for pattern, (statistic, threshold) in THRESHOLDS.items():
@@ -87,7 +87,7 @@ def test_a_head_is_named_where_its_interval_is_above_the_threshold(texts: str) -
     assert named[0, 1] == "previous token" and named[1, 0] == "induction"
 
 
-def test_how_many_texts_and_rows_a_statistic_rests_on(texts: str) -> None:
+def test_numbers_of_texts_and_rows_are_reported(texts: str) -> None:
     survey = run("heads", texts=texts)
     each = [run("heads", sentence=text) for text in SENTENCES]
     (rows,) = survey.table("pattern_rows")
@@ -130,7 +130,6 @@ def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (["--sentence", "a"], "--sentence: cannot be combined with --texts: give one of them"),
         (["--maps", "self"], "--maps: cannot be combined with --texts"),
         (["--rollout"], "--rollout: cannot be combined with --texts"),
         (["--text-group", "x"], "--text-group: must be a group of FILE, which has no groups (got x)"),
@@ -174,7 +173,7 @@ def even_statistics(visible: np.ndarray, special: np.ndarray, *, has_positions: 
     [("Llama", "self"), ("Mistral", "self"), ("BERT", "self"), ("T5", "cross"), ("", "self")],
     ids=lambda value: value or "shipped",
 )
-def test_even_weights_are_those_of_each_text_at_its_own_length(
+def test_even_weights_follow_the_length_of_each_text(
     tmp_path: Path, attn: Attn, architecture: str, maps: str
 ) -> None:
     path = tmp_path / "texts.txt"
@@ -227,7 +226,7 @@ def assert_unnamed_for_length(patterns: Iterable[Any], heads: Iterable[Any], unn
 
 
 @texts_of_few_lengths
-def test_no_pattern_that_even_weights_show_names_a_head(
+def test_patterns_of_even_weights_name_no_head(
     tmp_path: Path, attn: Attn, texts: list[str], unnamed_for_length: set[str]
 ) -> None:
     path, store = tmp_path / "texts.txt", tmp_path / "s.db"

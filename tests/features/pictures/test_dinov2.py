@@ -44,7 +44,7 @@ def onnxruntime() -> dict[str, Any]:
     return found
 
 
-def test_the_weights_are_onnxruntimes(
+def test_weights_match_onnxruntime(
     model: Pretrained, readings: dict[str, Reading], onnxruntime: dict[str, Any]
 ) -> None:
     for name, reading in readings.items():
@@ -55,7 +55,7 @@ def test_the_weights_are_onnxruntimes(
         np.testing.assert_allclose(found.looks[11], expected["cls_of_last_layer"], atol=1e-5)
 
 
-def test_maps_of_cls_are_those_of_dinos_script(
+def test_cls_maps_match_the_dino_script(
     model: Pretrained, readings: dict[str, Reading], onnxruntime: dict[str, Any]
 ) -> None:
     """visualize_attention.py: attentions[0, :, 0, 1:].reshape(heads, height, width), of the last layer."""

@@ -28,6 +28,7 @@ from attncli.models.image_files import open_picture
 from attncli.models.loading import open_model
 from attncli.models.predicted import predicted_reading
 from tests.conftest import Attn
+from tests.features.reports import report_of
 from tests.model_folders import save_model as save_text_model
 from tools.architecture_sweep import pictures as sweep
 from tools.architecture_sweep.pictures import check, picture, save_model
@@ -69,13 +70,6 @@ def _finer(folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
-def report(attn: Attn, *flags: str | Path) -> dict[str, Any]:
-    ended = attn([*map(str, flags), "--format", "json"])
-    assert ended.code == 0 and ended.err == "", ended.err
-    found: dict[str, Any] = json.loads(ended.out)
-    return found
-
-
 def tensor(found: dict[str, Any], name: str) -> np.ndarray:
     return np.array(found["tensors"][name]["values"], dtype=np.float64)
 
@@ -87,14 +81,14 @@ def colours(file: Path) -> np.ndarray:
     return np.asarray(open_picture(str(file)).image)
 
 
-def test_a_picture_stands_upright(tmp_path: Path) -> None:
+def test_exif_rotation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
     Image.new("RGB", (30, 20), "red").save(tmp_path / "a.jpg", exif=exif)
     assert open_picture(str(tmp_path / "a.jpg")).image.size == (20, 30)
 
 
-def test_every_kind_of_colours_becomes_rgb(tmp_path: Path) -> None:
+def test_all_colour_modes_become_rgb(tmp_path: Path) -> None:
     Image.new("CMYK", (4, 3), (0, 255, 255, 0)).save(tmp_path / "cmyk.jpg")
     assert (colours(tmp_path / "cmyk.jpg")[0, 0] - np.array([255, 0, 0])).max() < 5
     deep = np.full((3, 4), 65535, dtype=np.uint16)
@@ -110,7 +104,7 @@ def test_every_kind_of_colours_becomes_rgb(tmp_path: Path) -> None:
     assert colours(tmp_path / "palette.png")[0, 0].tolist() == [0, 0, 255]
 
 
-def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
+def test_the_first_of_several_frames_is_read(tmp_path: Path) -> None:
     first, second = (Image.new("L", (4, 3), shade) for shade in (0, 255))
     first.save(tmp_path / "a.gif", save_all=True, append_images=[second])
     opened = open_picture(str(tmp_path / "a.gif"))
@@ -123,19 +117,17 @@ def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
     [
         (b"", "must be a picture: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF"),
         (b"\x89PNG\r\n\x1a\n" + bytes(20), "cannot be read|is damaged|must be a picture"),
-        (b"<svg/>", "must be a picture: PNG, "),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n", "must be a picture: PNG, "),
         (b"\xc5\xd0\xd3\xc6" + bytes(26) + b"%!PS-Adobe-3.0\n", "must be a picture: PNG, "),
         (b"8BPS\0\1" + bytes(100), "must be a picture: PNG, "),
     ],
 )
-def test_what_is_no_picture_is_one_line(tmp_path: Path, data: bytes, said: str) -> None:
+def test_files_that_are_not_pictures_are_refused(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "a.png").write_bytes(data)
     with pytest.raises(UserError, match=rf"image: .*a\.png: ({said})"):
         open_picture(str(tmp_path / "a.png"))
 
 
-def test_postscript_in_a_picture_s_name_starts_no_program(
+def test_postscript_named_as_a_picture_starts_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
@@ -157,7 +149,7 @@ def test_postscript_in_a_picture_s_name_starts_no_program(
     ],
     ids=["pipe", "device", "folder", "sparse"],
 )
-def test_what_is_no_file_or_endless_is_no_picture(
+def test_pipes_devices_and_huge_files_are_refused(
     change: Callable[[Path], object], said: str, tmp_path: Path
 ) -> None:
     change(tmp_path / "a.png")
@@ -165,9 +157,7 @@ def test_what_is_no_file_or_endless_is_no_picture(
         open_picture(str(tmp_path / "a.png"))
 
 
-def test_a_picture_that_is_cut_off_or_huge_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_and_huge_pictures_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture().save(tmp_path / "a.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
     with pytest.raises(UserError, match=r"cut\.png: cannot be read"):
@@ -178,7 +168,7 @@ def test_a_picture_that_is_cut_off_or_huge_is_one_line(
             open_picture(str(tmp_path / "a.png"))
 
 
-def test_many_pixels_in_a_small_file_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
+def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
     Image.new("L", (6000, 6000)).save(tmp_path / "a.png")
     Image.new("L", (4000, 4000)).save(tmp_path / "b.png")
     with pytest.raises(UserError, match=r"a\.png: has 36 million pixels in .*, mostly of one colour: make"):
@@ -186,13 +176,13 @@ def test_many_pixels_in_a_small_file_are_refused_before_they_are_unpacked(tmp_pa
     assert open_picture(str(tmp_path / "b.png")).image.size == (4000, 4000)
 
 
-def test_a_picture_of_few_pixels_is_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_tiny_picture_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     Image.new("RGB", (200, 3), "red").save(tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a\.png: must be at least 16 pixels high and wide \(got 200 × 3\)"):
         read_picture(open_model(folders[REGISTERS]), tmp_path / "a.png")
 
 
-def test_names_in_an_error_of_a_processor_are_no_flags() -> None:
+def test_backquotes_in_processor_errors_are_not_flags() -> None:
     def failing(**_: object) -> None:
         raise ValueError("Mismatch in `image` token count")
 
@@ -203,7 +193,7 @@ def test_names_in_an_error_of_a_processor_are_no_flags() -> None:
 # Where tokens lie.
 
 
-def test_tokens_lie_where_crop_and_resize_put_them(folders: dict[str, Path]) -> None:
+def test_token_places_follow_crop_and_resize(folders: dict[str, Path]) -> None:
     reading = read_picture(open_model(folders[REGISTERS]), folders["picture"])
     seen = reading.origin
     assert isinstance(seen, PictureTokens) and seen.special is not None
@@ -221,9 +211,11 @@ def test_tokens_lie_where_crop_and_resize_put_them(folders: dict[str, Path]) -> 
     assert "4 rows of 4 patches" in reading.left_out_notes()[0]
 
 
-@pytest.mark.parametrize("size", [(16, 900), (2000, 40), (17, 4000)])
-@pytest.mark.parametrize("kind", ["crop", "square", "neither"])
-def test_tokens_of_long_pictures_lie_where_they_are_cut(
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("crop", (16, 900)), ("crop", (17, 4000)), ("square", (2000, 40)), ("neither", (17, 4000))],
+)
+def test_token_places_on_elongated_pictures(
     kind: str, size: tuple[int, int], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """A patch of a crop is then a small part of a picture, which 256 shades of all of it do not resolve."""
@@ -245,9 +237,7 @@ def test_tokens_of_long_pictures_lie_where_they_are_cut(
     np.testing.assert_allclose(seen.pictures[0].crop, expected, atol=0.8)
 
 
-@pytest.mark.parametrize(
-    "model_type", ["vit", "deit", "beit", "dinov3_vit", "clip", "siglip", "blip", "vit_mae", "qwen2_vl"]
-)
+@pytest.mark.parametrize("model_type", ["vit", "beit", "dinov3_vit", "clip", "blip", "vit_mae", "qwen2_vl"])
 def test_architectures_are_right(model_type: str, tmp_path: Path) -> None:
     result = check(model_type, tmp_path / "model")
     assert result.verdict == "right", (result.wrong, result.refused, result.reason)
@@ -270,13 +260,10 @@ def test_architectures_without_tokens_for_patches_are_refused(
     assert said in result.refused[0]
 
 
-@pytest.mark.parametrize("bias", ["use_relative_position_bias", "use_shared_relative_position_bias"])
-def test_a_model_that_adds_to_its_mask_is_right(
-    bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_adds_to_its_mask_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def config_with_bias(model_type: str, sizes: Sizes) -> PreTrainedConfig:
         config = tiny_config(model_type, sizes)
-        setattr(config, bias, True)
+        config.use_relative_position_bias = True
         return config
 
     monkeypatch.setattr(sweep, "tiny_config", config_with_bias)
@@ -296,7 +283,7 @@ def test_words_and_patches_in_one_stack_need_an_order(folders: dict[str, Path], 
 
 
 def test_statistics_on_a_picture_are_those_of_its_patches(folders: dict[str, Path], attn: Attn) -> None:
-    found = report(
+    found = report_of(
         attn, "heads", "--model", folders[REGISTERS], "--image", folders["picture"], "--maps", "self"
     )
     rows, weights = found["statistics"]["heads"], tensor(found, "weights")
@@ -317,9 +304,9 @@ def test_statistics_on_a_picture_are_those_of_its_patches(folders: dict[str, Pat
     assert picture["name"] == "picture.png" and len(picture["boxes"]) == len(found["tokens"]) == 19
 
 
-def test_looks_are_the_rows_of_a_query(folders: dict[str, Path], attn: Attn) -> None:
+def test_looks_are_the_rows_of_the_query(folders: dict[str, Path], attn: Attn) -> None:
     flags = ("heads", "--model", folders[REGISTERS], "--image", folders["picture"], "--maps", "self")
-    by_cls = report(attn, *flags)
+    by_cls = report_of(attn, *flags)
     weights = tensor(by_cls, "weights")
     np.testing.assert_allclose(tensor(by_cls, "looks"), weights[:, :, 0], atol=1e-6)
     np.testing.assert_allclose(tensor(by_cls, "mean_look"), weights[:, :, 0].mean(axis=1), atol=1e-6)
@@ -330,18 +317,18 @@ def test_looks_are_the_rows_of_a_query(folders: dict[str, Path], attn: Attn) -> 
         rolled = mixed / mixed.sum(axis=1, keepdims=True) @ rolled
     np.testing.assert_allclose(tensor(by_cls, "rollout"), rolled[0], atol=1e-6)
     for name in ("r2c3", "0.6,0.4"):
-        by_patch = report(attn, *flags, "--from", name)
+        by_patch = report_of(attn, *flags, "--from", name)
         assert by_patch["spec"]["from"] == ["r2c3"]
         np.testing.assert_allclose(tensor(by_patch, "looks"), weights[:, :, 9], atol=1e-6)
-    one = report(attn, "self", *flags[1:5], "--head", "1:2", "--from", "r2c3")
+    one = report_of(attn, "self", *flags[1:5], "--head", "1:2", "--from", "r2c3")
     np.testing.assert_allclose(tensor(one, "weights"), weights[1, 2], atol=1e-6)
     assert one["spec"]["from"] == ["r2c3"] and one["pictures"] == by_cls["pictures"]
     assert one["statistics"]["rows"]["distance"][0] is None, "[CLS] lies nowhere"
 
 
-def test_without_cls_the_mean_over_all_queries_is_kept(folders: dict[str, Path], attn: Attn) -> None:
+def test_without_cls_looks_are_means_over_queries(folders: dict[str, Path], attn: Attn) -> None:
     flags = ("--model", folders["siglip_vision_model"], "--image", folders["picture"], "--maps", "self")
-    found = report(attn, "heads", *flags)
+    found = report_of(attn, "heads", *flags)
     assert found["tokens"] == ["r1c1", "r1c2", "r2c1", "r2c2"] and "from" not in found["spec"]
     weights = tensor(found, "weights")
     np.testing.assert_allclose(tensor(found, "looks"), weights.mean(axis=2), atol=1e-6)
@@ -361,11 +348,11 @@ def test_patches_far_above_the_median_norm_are_counted(folders: dict[str, Path])
 
 
 def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path], attn: Attn) -> None:
-    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"])
+    found = report_of(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"])
     assert found["statistics"]["texts"]["num_texts"] == 3 and "3 of 4 pictures" in found["about"]
     assert any("1 picture is left out" in note and "broken.png" in note for note in found["notes"])
     single = [
-        report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"] / f"{number}.png")
+        report_of(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"] / f"{number}.png")
         for number in range(3)
     ]
     mean = np.mean([one["statistics"]["heads"][5]["neighbour"] for one in single])
@@ -374,12 +361,12 @@ def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path],
     assert {"neighbour", "distance", "high_norm_mass"} <= names and "previous_token" not in names
 
 
-def test_a_list_of_pictures_is_read_as_a_folder_is(
+def test_a_list_of_pictures_is_read_like_a_folder(
     folders: dict[str, Path], attn: Attn, tmp_path: Path
 ) -> None:
     names = tmp_path / "names.txt"
     names.write_text("".join(f"{folders['many'] / f'{number}.png'}\n" for number in (2, 0)))
-    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", names)
+    found = report_of(attn, "heads", "--model", folders[REGISTERS], "--image", names)
     assert "2 pictures" in found["about"]
     names.write_text(f"{folders['picture']}\nnone.png\n")
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names)])
@@ -402,7 +389,7 @@ def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: At
     lines = attn([*batch, "--format", "jsonl"]).out.splitlines()
     found = [json.loads(line) for line in lines]
     assert [one["pictures"][0]["name"] for one in found] == ["0.png", "1.png"]
-    alone = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "1.png")
+    alone = report_of(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "1.png")
     rows = [(one["statistics"]["heads"][3]["entropy"]) for one in (found[1], alone)]
     assert rows[0] == pytest.approx(rows[1], abs=1e-6)
     store = [*batch, "-o", str(tmp_path / "runs.db")]
@@ -413,9 +400,9 @@ def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: At
     assert "average reads no picture: leave out --file" in attn(batch).err
 
 
-def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:
+def test_removing_a_head_turns_cls_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:
     flags = ("--model", folders[REGISTERS], "--image", folders["picture"], "--heads", "1:2")
-    (row,) = report(attn, "ablate", *flags)["statistics"]["heads"]
+    (row,) = report_of(attn, "ablate", *flags)["statistics"]["heads"]
     pretrained = open_model(folders[REGISTERS])
     reading = read_picture(pretrained, folders["picture"])
     assert reading.inputs is not None
@@ -434,7 +421,7 @@ def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: At
     assert row["cls_change"] == pytest.approx(float(expected), abs=1e-5) and row["cls_change"] > 1e-3
 
 
-def test_cls_turns_in_the_output_of_what_reads_the_picture_alone(folders: dict[str, Path]) -> None:
+def test_cls_change_is_only_measured_in_the_vision_part(folders: dict[str, Path]) -> None:
     pretrained = open_model(folders[REGISTERS])
     reading = predicted_reading(
         read_picture(pretrained, folders["picture"]), pretrained, torch.Generator().manual_seed(0)
@@ -448,9 +435,9 @@ def test_cls_turns_in_the_output_of_what_reads_the_picture_alone(folders: dict[s
 
 
 def test_two_towers_read_a_picture_or_a_text(folders: dict[str, Path], attn: Attn) -> None:
-    seen = report(attn, "heads", "--model", folders["clip"], "--image", folders["picture"])
+    seen = report_of(attn, "heads", "--model", folders["clip"], "--image", folders["picture"])
     assert "clip (vision_model)" in seen["about"] and seen["tokens"][0] == "[CLS]"
-    read = report(attn, "heads", "--model", folders["clip"], "--sentence", "abcab")
+    read = report_of(attn, "heads", "--model", folders["clip"], "--sentence", "abcab")
     assert "clip (text_model)" in read["about"] and "pictures" not in read
     ended = attn(["heads", "ab", "--model", str(folders["clip"]), "--image", str(folders["picture"])])
     assert ended.code == 2 and "does not read text and pictures in one stack" in ended.err
@@ -479,7 +466,7 @@ def llava(folders: dict[str, Path]) -> Path:
 
 def test_a_decoder_reads_a_picture_and_a_prompt(llava: Path, folders: dict[str, Path], attn: Attn) -> None:
     flags = ("heads", "ab", "--model", llava, "--image", folders["picture"], "--maps", "self")
-    found = report(attn, *flags)
+    found = report_of(attn, *flags)
     assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "[SEP]"]
     boxes = found["pictures"][0]["boxes"]
     assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 3
@@ -495,7 +482,7 @@ def test_a_decoder_reads_a_picture_and_a_prompt(llava: Path, folders: dict[str, 
 # From Python, and what is refused.
 
 
-def test_a_loaded_model_takes_its_processor(folders: dict[str, Path]) -> None:
+def test_a_loaded_model_uses_its_processor(folders: dict[str, Path]) -> None:
     model = AutoModel.from_pretrained(folders[REGISTERS])
     processor = AutoImageProcessor.from_pretrained(folders[REGISTERS], backend="pil")
     mine = attncli.open_model(model, processor)
@@ -515,57 +502,42 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_text_model(tmp_path_factory.mktemp("bert"), "BERT")
 
 
+SEVENTEEN = ",".join(f"0:{head}" for head in range(17))
 REFUSED = [
-    (("heads",), "--image: needs --model, one that reads pictures"),
-    (
-        ("heads", "--model", "TEXT"),
-        "reads no pictures|has no part that only reads pictures|no image processor",
-    ),
-    (("heads", "--model", "MODEL", "--from", "r9c9"), "must be a token of the text .got r9c9."),
-    (("heads", "--model", "MODEL", "--from", "0.5,2"), "must be a token of the text"),
-    (("heads", "--model", "MODEL", "--sort", "induction"), "induction is measured for texts"),
-    (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
-    (("heads", "--model", "MODEL", "--rollout"), "--rollout: cannot be combined with --image"),
-    (("self", "--model", "MODEL", "--explain"), "--explain: cannot be combined with --image"),
-    (("ablate", "--model", "MODEL", "--approximate"), "needs a model that predicts tokens"),
+    ("heads --image PICTURE", "--image: needs --model, one that reads pictures"),
+    ("heads --model TEXT --image PICTURE", "no part that only reads pictures|no image processor"),
+    ("heads --model MODEL --image PICTURE --from r9c9", "must be a token of the text .got r9c9."),
+    ("heads --model MODEL --image PICTURE --from 0.5,2", "must be a token of the text"),
+    ("heads --model MODEL --image PICTURE --sort induction", "induction is measured for texts"),
+    ("heads --model MODEL --image PICTURE --rollout", "--rollout: cannot be combined with --image"),
+    ("self --model MODEL --image PICTURE --explain", "--explain: cannot be combined with --image"),
+    ("ablate --model MODEL --image PICTURE --approximate", "needs a model that predicts tokens"),
+    ("self --model MODEL --image MANY", "must be one picture"),
+    ("heads --model MODEL --image EMPTY", "contains no picture files"),
+    ("heads --model MODEL --image MANY --heads 9:0", r"^--heads?: must be from 0:0 to 1:3 \(got 9:0\)$"),
+    ("heads --model MODEL --image MANY --head 0:0 --sort entropy", "^--sort: cannot be combined with --head"),
+    (f"heads --model MODEL --image MANY --head {SEVENTEEN}", r"^--head: must be at most 16 .*got 17\)$"),
+    ("heads --model MODEL --image MANY --from r9c9", "from: must be a token of the text .got r9c9"),
 ]
 
 
-@pytest.mark.parametrize(("flags", "said"), REFUSED)
-def test_what_makes_no_sense_is_one_line(
-    flags: tuple[str, ...], said: str, folders: dict[str, Path], text_model: Path, attn: Attn
+@pytest.mark.parametrize(("command", "error"), REFUSED)
+def test_errors_are_one_line(
+    command: str, error: str, folders: dict[str, Path], text_model: Path, tmp_path: Path, attn: Attn
 ) -> None:
-    names = {"MODEL": str(folders[REGISTERS]), "TEXT": str(text_model)}
-    ended = attn([*(names.get(flag, flag) for flag in flags), "--image", str(folders["picture"])])
+    names = {"MODEL": folders[REGISTERS], "PICTURE": folders["picture"], "MANY": folders["many"]}
+    names |= {"TEXT": text_model, "EMPTY": tmp_path}
+    ended = attn([str(names.get(word, word)) for word in command.split()])
     assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
-    assert re.search(said, ended.err), ended.err
+    assert re.search(error, ended.err), ended.err
 
 
-def test_one_picture_where_many_are_not_read(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
-    ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(folders["many"])])
-    assert ended.code == 2 and "must be one picture" in ended.err
-    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(tmp_path)])
-    assert ended.code == 2 and "contains no picture files" in ended.err
-
-
-def test_a_folder_of_pictures_is_kept_in_a_report(
-    folders: dict[str, Path], tmp_path: Path, attn: Attn
-) -> None:
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    shutil.copy(folders["picture"], pictures / "a.png")
-    asked = ["heads", "--model", str(folders[REGISTERS]), "--image", str(pictures), "-o"]
-    ended = attn([*asked, str(tmp_path / "x.db")])
-    assert ended.code == 2 and ended.err.endswith("-o FILE.json writes pictures\n")
-    assert attn([*asked, str(tmp_path / "x.json")]).code == 0
-
-
-def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], attn: Attn) -> None:
+def test_a_folder_has_maps_of_each_picture(folders: dict[str, Path], attn: Attn) -> None:
     asked = ("heads", "--model", folders[REGISTERS])
-    maps = report(attn, *asked, "--image", folders["many"])["picture_maps"]
+    maps = report_of(attn, *asked, "--image", folders["many"])["picture_maps"]
     assert [row["picture"]["name"] for row in maps["rows"]] == ["0.png", "1.png", "2.png"]
     for number, row in enumerate(maps["rows"]):
-        alone = report(attn, *asked, "--image", folders["many"] / f"{number}.png")
+        alone = report_of(attn, *asked, "--image", folders["many"] / f"{number}.png")
         heads, last = tensor(alone, "looks"), len(tensor(alone, "looks")) - 1
         assert maps["names"] == [*(f"{last}:{head}" for head in range(len(heads[-1]))), "mean", "rollout"]
         expected = [*heads[-1], tensor(alone, "mean_look")[-1], tensor(alone, "rollout")]
@@ -574,23 +546,9 @@ def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], a
         assert row["picture"] == alone["pictures"][0]
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--heads", "9:0"), r"^--heads?: must be from 0:0 to 1:3 \(got 9:0\)$"),
-        (("--head", "0:0", "--sort", "entropy"), "^--sort: cannot be combined with --head, which selects"),
-        (("--head", ",".join(f"0:{head}" for head in range(17))), r"^--head: must be at most 16 .*got 17\)$"),
-        (("--from", "r9c9"), "from: must be a token of the text .got r9c9"),
-    ],
-)
-def test_what_a_folder_has_no_maps_of_is_one_line(
-    flags: tuple[str, ...], said: str, folders: dict[str, Path], attn: Attn
+def test_a_patch_name_on_different_grids_is_refused(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path
 ) -> None:
-    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(folders["many"]), *flags])
-    assert ended.code == 2 and len(ended.err.splitlines()) == 1 and re.search(said, ended.err), ended
-
-
-def test_a_patch_of_other_grids_is_refused(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
     save_model("pixtral", tmp_path / "pixtral")
     asked = ["heads", "--model", str(tmp_path / "pixtral"), "--image", str(folders["many"])]
     ended = attn([*asked, "--from", "r1c2"])
@@ -601,7 +559,7 @@ def test_a_patch_of_other_grids_is_refused(folders: dict[str, Path], attn: Attn,
     assert "lies elsewhere" not in attn([*asked, "--from", "0.6,0.4"]).err
 
 
-def test_of_very_many_pictures_the_first_have_maps(
+def test_only_the_first_of_many_pictures_have_maps(
     folders: dict[str, Path], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.measure.looks.MOST_FILES", 2)
@@ -611,17 +569,17 @@ def test_of_very_many_pictures_the_first_have_maps(
     monkeypatch.setattr(HeadLooks, "take", lambda self, *args: (taken.append(id(self)), take(self, *args))[1])
     names = tmp_path / "names.txt"
     names.write_text("".join(f"{folders['many'] / f'{number % 3}.png'}\n" for number in range(9)))
-    maps = report(attn, "heads", "--model", folders[REGISTERS], "--image", names)["picture_maps"]
+    maps = report_of(attn, "heads", "--model", folders[REGISTERS], "--image", names)["picture_maps"]
     assert maps["num_pictures"] == 9 and len(set(taken)) == 2, "where others look is not computed"
     assert [row["picture"]["name"] for row in maps["rows"]] == ["0.png", "1.png"]
 
 
-def test_files_of_the_same_name_have_that_of_their_folder(
+def test_files_with_the_same_name_show_their_folder(
     folders: dict[str, Path], attn: Attn, tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         shutil.copy(folders["picture"], tmp_path / folder / "x.png")
     (tmp_path / "names.txt").write_text("b/x.png\na/x.png\n")
-    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "names.txt")
+    found = report_of(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "names.txt")
     assert [row["picture"]["name"] for row in found["picture_maps"]["rows"]] == ["b/x.png", "a/x.png"]

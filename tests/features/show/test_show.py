@@ -43,7 +43,7 @@ def saved(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("view", [name for name in EVERY if not VIEWS[name].writes_bytes])
-def test_every_view_shows_a_saved_report_as_the_run_itself(attn: Attn, saved: Path, view: str) -> None:
+def test_every_view_shows_a_saved_report_like_the_run(attn: Attn, saved: Path, view: str) -> None:
     run = attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "--format", view])
     shown = attn(["show", "x.json", "--format", view])
     is_read = view in ("table", "md")  # by people, who are told what to type next about the file
@@ -71,7 +71,7 @@ def test_a_report_comes_through_a_pipe(attn: Attn, saved: Path, monkeypatch: pyt
     assert done.stdout == text, done.stderr
 
 
-def test_standard_input_is_named_and_no_dash(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_named_in_headings_and_errors(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     """In headings and in errors; a name that is a dash in another setting stays one."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat sat")))
     shown = attn(["heads", "--file", "-"]).out.splitlines()
@@ -84,7 +84,7 @@ def test_standard_input_is_named_and_no_dash(attn: Attn, monkeypatch: pytest.Mon
     assert attn(["show", "-"]).err.startswith("standard input: is not text: attn show reads saved reports")
 
 
-def test_an_array_has_the_statistics_that_our_own_weights_have(attn: Attn, saved: Path) -> None:
+def test_an_array_has_the_statistics_of_weights(attn: Attn, saved: Path) -> None:
     ended = attn(["show", "w.npz", "--array", "all", "--tokens", "tokens.txt", "--format", "json"])
     report = json.loads(ended.out)
     assert report["tokens"] == ["the", "cat", "\x1b[31m", "$x$", "the"] and "\x1b" not in ended.out
@@ -103,7 +103,7 @@ def test_an_array_has_the_statistics_that_our_own_weights_have(attn: Attn, saved
     assert attn(["show", "y.json", "--format", "json"]).out == ended.out
 
 
-def test_hidden_keys_of_a_layer_are_no_visible_ones(attn: Attn, saved: Path) -> None:
+def test_hidden_keys_do_not_count_as_visible(attn: Attn, saved: Path) -> None:
     """normalized_entropy of uniform causal rows is 1; where one key is visible there is none."""
     np.save("causal.npy", np.tri(4) / np.arange(1, 5)[:, np.newaxis])
     report = json.loads(attn(["show", "causal.npy", "--format", "json"]).out)
@@ -118,7 +118,7 @@ def test_hidden_keys_of_a_layer_are_no_visible_ones(attn: Attn, saved: Path) -> 
         (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entry is not a number"),
     ],
 )
-def test_rows_that_are_no_distributions_have_no_statistics(
+def test_rows_that_do_not_sum_to_one_have_no_statistics(
     attn: Attn, saved: Path, array: np.ndarray, note: str
 ) -> None:
     np.save("no.npy", array)
@@ -127,12 +127,11 @@ def test_rows_that_are_no_distributions_have_no_statistics(
     assert attn(["show", "no.npy"]).code == 0
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.dtype) -> None:
+def test_rounded_weights_are_distributions(attn: Attn, saved: Path) -> None:
     from safetensors.torch import save_file
 
     weights = torch.rand(2, 64, 64, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
-    save_file({"w": weights.to(kind)}, "w.safetensors")
+    save_file({"w": weights.to(torch.bfloat16)}, "w.safetensors")
     report = json.loads(attn(["show", "w.safetensors", "--format", "json"]).out)
     assert set(report["statistics"]) == {"rows", "keys"}
 
@@ -141,7 +140,6 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
     ("arguments", "message"),
     [
         (["show", "nowhere.json"], "nowhere.json: no such file"),
-        (["show", "nowhere.npz"], "nowhere.npz: no such file"),
         (["show", "."], ".: is a directory, not a file"),
         (["show", "two.yaml"], "two.yaml:1:1: is not valid JSON: expecting value"),
         (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is only for arrays (.npz, .npy, .safetensors, .pt), but x.json is not one"),
@@ -149,8 +147,6 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must have 5 tokens, one for each query (got 3)"),
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
         (["show", "two.jsonl", "--report", "2"], "--report: must be below 2, the number of reports in two.jsonl (got 2)"),
-        (["show", "two.jsonl", "--report", "-1"], "--report: must be below 2, the number of reports in two.jsonl (got -1)"),
-        (["show", "x.json", "-o", "nowhere/x.png"], "-o nowhere/x.png: no such directory: nowhere"),
         (["show", "model.bin"], "model.bin: is a pickled file, which can run code when it is read: save it as .npz or .safetensors"),
         (
             ["batch", "two.yaml", "-o", "two.png"],
@@ -159,9 +155,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_what_cannot_be_shown_is_one_line(
-    attn: Attn, saved: Path, arguments: list[str], message: str
-) -> None:
+def test_errors_are_one_line(attn: Attn, saved: Path, arguments: list[str], message: str) -> None:
     assert attn(arguments) == (2, "", f"{message}\n")
     assert not list(saved.glob("*.p*ng*"))
 
@@ -172,7 +166,7 @@ def test_a_damaged_list_writes_nothing(attn: Attn, saved: Path) -> None:
     assert (ended.code, ended.out) == (2, "") and ended.err.startswith("half.jsonl:2:"), ended
 
 
-def test_a_picture_goes_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
+def test_a_picture_is_written_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
     assert attn(["show", "x.json", "-o", "x.png"]) == (0, "", "")
     assert attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "-o", "y.PNG"]) == (0, "", "")
     assert Path("x.png").read_bytes() == Path("y.PNG").read_bytes()
@@ -187,7 +181,7 @@ def test_a_picture_goes_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
+def test_a_picture_is_refused_for_a_terminal(saved: Path) -> None:
     terminal, child = pty.openpty()
     done = subprocess.run(
         [*ATTN, "show", "x.json", "--format", "png"], stdout=child, stderr=subprocess.PIPE, cwd=saved
@@ -198,20 +192,19 @@ def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
     os.close(terminal)
 
 
-@pytest.mark.parametrize("view", ["png", "svg", "pdf"])
-def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str) -> None:
+def test_a_picture_without_matplotlib_names_the_extra(saved: Path) -> None:
     script = (
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
         "from attncli.cli import run\n"
-        f"code = run(['self', '-o', 'z.{view}'])\n"
+        "code = run(['self', '-o', 'z.png'])\n"
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=saved)
-    message = f'--format {view}: needs: pip install "attncli[plot]"\n'
+    message = '--format png: needs: pip install "attncli[plot]"\n'
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
-    assert not Path(f"z.{view}").exists()
+    assert not Path("z.png").exists()
 
 
 @pytest.mark.nightly
@@ -233,7 +226,7 @@ def test_saved_reports_need_no_torch(saved: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
+def test_a_title_is_refused_for_views_without_one(attn: Attn, saved: Path) -> None:
     assert attn(["show", "x.json", "--title", "Mine & <yours>", "-o", "x.svg"]).code == 0
     assert "Mine &amp; &lt;yours&gt;" in Path("x.svg").read_text()
     refused = attn(["show", "x.json", "--title", "Mine"])
@@ -243,7 +236,7 @@ def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
     )
 
 
-def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:
+def test_a_report_without_a_matrix_is_refused_as_a_picture(attn: Attn, saved: Path) -> None:
     refused = attn(["pitfalls", "-o", "x.png"])
     assert refused.code == 2 and not Path("x.png").exists()
     assert refused.err == (
@@ -252,7 +245,7 @@ def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:
     assert attn(["pitfalls", "late-mask", "-o", "x.png"]).code == 0
 
 
-def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> None:
+def test_a_store_is_refused_with_the_commands_that_show_it(tmp_path: Path, attn: Attn) -> None:
     store = tmp_path / "runs.db"
     sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
     ended = attn(["show", str(store)])
@@ -276,13 +269,12 @@ def edited(report: Path, keys: str, value: object) -> list[str]:
     ("command", "keys", "value", "line"),
     [
         (["heads", "--words", "aa bb aa bb"], "spec.top", "x", "heads"),
-        (["heads", "--words", "aa bb aa bb"], "spec.top", [1], "heads"),
         (["ablate", "abcabc"], "spec.top", "x", "ablate"),
         (["heads", "aba"], "statistics.without_first.6.special_mass", [1], "heads"),
         (["why", "--head", "1:2", "--from", "5", "--to", "2", "ababab"], "experiment", "zzz", "why"),
     ],
 )
-def test_an_edited_report_is_shown_without_what_was_edited(
+def test_an_edited_report_is_shown_without_the_edit(
     command: list[str], keys: str, value: object, line: str, attn: Attn, tmp_path: Path
 ) -> None:
     """Values of the right form but another type, which only a screen reads."""

@@ -91,13 +91,13 @@ def test_attentions_in_a_file_are_shown(
     assert of_python.tokens == TOKENS
 
 
-def test_tokens_that_are_named_come_first(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
+def test_named_tokens_take_precedence(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
     written("dict.pt", attentions)
     Path("tokens.txt").write_text("\n".join("abcdefg"))
     assert shown(attn, "dict.pt", "--tokens", "tokens.txt")["tokens"] == [*"abcdefg"]
 
 
-def test_attentions_themselves_are_shown(attentions: tuple[Tensor, ...]) -> None:
+def test_attentions_in_memory_are_shown(attentions: tuple[Tensor, ...]) -> None:
     """What BertViz takes, and in a dict with tokens."""
     expected = torch.cat(attentions).detach().numpy()
     for given in (attentions, [*attentions], {"attentions": attentions, "tokens": [*TOKENS]}):
@@ -111,7 +111,7 @@ class Code:
         return os.mkdir, ("ran",)
 
 
-def test_nothing_in_a_file_runs(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
+def test_pickled_code_is_not_run(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
     torch.save([attentions[0].detach(), Code()], "code.pt")
     ended = attn(["show", "code.pt"])
     assert (ended.code, ended.out) == (2, "")

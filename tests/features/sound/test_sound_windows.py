@@ -52,7 +52,7 @@ def _whisper() -> Any:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.filterwarnings("ignore:At least one mel filter")
-def test_windows_of_several_languages_are_those_of_transformers(seed: int, tmp_path: Path) -> None:
+def test_windows_of_several_languages_match_transformers(seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
     model, file = _whisper(), tmp_path / "sound.wav"
     loudness = np.repeat([0.001, 0.2, 0.01, 0.1, 0.05], 20_011)

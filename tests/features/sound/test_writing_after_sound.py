@@ -1,6 +1,5 @@
 """Models that write what they hear: tokens and weights of transformers' generate; what a head is worth."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from attncli.errors import UserError
 from attncli.features.sound.reading import read_sound
 from attncli.models.loading import open_model
 from tests.conftest import Attn
+from tests.features.reports import report_of
 from tests.model_folders import save_tokenizer
 
 SIZES = {
@@ -64,15 +64,8 @@ def asked(writers: Path, command: str, *flags: str, model: str = "whisper") -> l
     return [command, "--model", str(writers / model), "--sound", str(writers / "noise.wav"), *flags]
 
 
-def report(attn: Attn, arguments: list[str]) -> dict[str, Any]:
-    ended = attn([*arguments, "--format", "json"])
-    assert ended.code == 0 and ended.err == "", ended.err
-    read: dict[str, Any] = json.loads(ended.out)
-    return read
-
-
 @pytest.mark.parametrize("name", ["whisper", "speech2text"])
-def test_tokens_and_weights_are_those_of_transformers(name: str, writers: Path) -> None:
+def test_tokens_and_weights_match_transformers(name: str, writers: Path) -> None:
     pretrained = open_model(writers / name)
     reading = read_sound(pretrained, writers / "noise.wav")
     written = attncli.generate(pretrained, reading, maps="mean", top_k=2)
@@ -96,9 +89,7 @@ def test_tokens_and_weights_are_those_of_transformers(name: str, writers: Path) 
 
 
 @pytest.mark.parametrize("heads", ["filter", ["1:2"]])
-def test_words_that_the_model_writes_take_one_run_of_its_encoder(
-    heads: str | list[str], writers: Path
-) -> None:
+def test_transcribing_runs_the_encoder_once(heads: str | list[str], writers: Path) -> None:
     pretrained, runs = open_model(writers / "whisper"), list[int]()
     pretrained.whole.get_encoder().register_forward_hook(lambda *_: runs.append(1))
     attncli.spoken_words(pretrained, writers / "noise.wav", heads=heads)  # also what is measured once
@@ -118,7 +109,7 @@ def test_words_that_the_model_writes_take_one_run_of_its_encoder(
     assert abs(changed.probability - word.probability) > 1e-4
 
 
-def test_heads_that_cannot_time_words_are_named_in_a_line(writers: Path) -> None:
+def test_heads_that_cannot_time_words_are_refused(writers: Path) -> None:
     pretrained, sound = open_model(writers / "whisper"), writers / "noise.wav"
     with pytest.raises(UserError, match=r"from 0:0 to 1:3 in .* \(got 2:0\)"):
         attncli.spoken_words(pretrained, sound, "the cat", heads=[(2, 0)])
@@ -146,11 +137,11 @@ def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Att
     screen = attn(flags).out
     assert "where each word looked in noise.wav" in screen and "heads with the largest max_weight" in screen
     assert len(re.findall(r"\b[0-9]+%(?= |$)", screen, re.MULTILINE)) == 13, screen
-    read = report(attn, flags)
+    read = report_of(attn, *flags)
     assert read["context_tokens"][:2] == ["0.00s", "0.02s"] and len(read["tokens"]) == 13
     (picture,) = read["pictures"]
     assert picture["axis"] == "context_tokens" and sum(box is not None for box in picture["boxes"]) == 70
-    one_head = report(attn, [*flags, "--head", "1:2"])
+    one_head = report_of(attn, *flags, "--head", "1:2")
     assert np.array(one_head["tensors"]["weights"]["values"]).shape == (13, 100)
     page = tmp_path / "x.html"
     assert attn([*flags, "-o", str(page)]).code == 0 and "media-src blob:" in page.read_text()
@@ -162,12 +153,11 @@ def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Att
     [
         (["ab"], "TEXT: whisper transcribes a sound without any text: omit the text"),
         (["--answer", "ab"], "--answer: cannot be combined with --sound"),
-        (["--chat"], "--chat: cannot be combined with --sound"),
         (["--max-new-tokens", "23"], "has room for 24 tokens (got 2 before the words and 23 new ones)"),
         (["--head", "2:0"], "head: must be from 0:0 to 1:3"),
     ],
 )
-def test_what_a_sound_does_not_have_is_one_line(
+def test_settings_of_texts_are_refused_for_sound(
     flags: list[str], message: str, writers: Path, attn: Attn
 ) -> None:
     ended = attn(asked(writers, "generate", *flags))
@@ -175,10 +165,10 @@ def test_what_a_sound_does_not_have_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["self 1:2", "encoder 0:1", "cross 1:3"])
-def test_what_each_head_is_worth_to_the_words(name: str, writers: Path, attn: Attn) -> None:
+def test_ablation_on_the_words_matches_transformers(name: str, writers: Path, attn: Attn) -> None:
     stack, place = name.split()
     layer, head = map(int, place.split(":"))
-    rows = report(attn, asked(writers, "ablate", "the cat sat on the street"))["statistics"]["heads"]
+    rows = report_of(attn, *asked(writers, "ablate", "the cat sat on the street"))["statistics"]["heads"]
     stack_of = {"self": "decoder"}.get(stack, stack)
     (row,) = (
         each for each in rows if [each[key] for key in ("stack", "layer", "head")] == [stack_of, layer, head]
@@ -206,50 +196,9 @@ def test_what_each_head_is_worth_to_the_words(name: str, writers: Path, attn: At
     assert row["loss"] == pytest.approx(loss() - before, abs=1e-5) and abs(row["loss"]) > 1e-5
 
 
-def test_heads_are_ablated_on_what_the_model_writes(writers: Path, attn: Attn) -> None:
+def test_heads_are_ablated_on_the_transcript(writers: Path, attn: Attn) -> None:
     ended = attn(asked(writers, "ablate", "--heads", "cross:0:1"))
     assert ended.code == 0 and "tokens of the words" in ended.out
     assert "--texts FILE" not in ended.out
     refused = attn(asked(writers, "ablate", "--method", "swap", "--other", "x"))
     assert refused.code == 2 and "swap cannot be combined with --sound" in refused.err
-
-
-@pytest.mark.nightly
-def test_two_sounds_and_two_models_are_compared(writers: Path, attn: Attn, tmp_path: Path) -> None:
-    config = tmp_path / "a.yaml"
-    config.write_text(f"experiment: heads\nmodel: {writers}/whisper\nsound: {writers}/noise.wav\n")
-    for changed in (f"sound={writers}/other.wav", f"model={writers}/speech2text"):
-        ended = attn(["diff", str(config), "--set", changed])
-        assert ended.code == 0 and "head statistics, B minus A" in ended.out, ended.err
-
-
-@pytest.mark.nightly
-def test_a_batch_runs_on_every_sound_of_a_list(writers: Path, attn: Attn, tmp_path: Path) -> None:
-    config, sounds, store = tmp_path / "a.yaml", writers / "sounds.txt", str(tmp_path / "kept.db")
-    config.write_text(f"experiment: heads\nmodel: {writers}/whisper\n")
-    sounds.write_text("noise.wav\nother.wav\n")
-    first = attn(["batch", str(config), "--file", str(sounds), "-o", store])
-    assert first.code == 0 and "2 of 2 runs" in first.err, first.err
-    again = attn(["batch", str(config), "--file", str(sounds), "-o", store])
-    assert "nothing was left to do" in again.err
-    swept = tmp_path / "b.yaml"
-    swept.write_text(f"{config.read_text()}sweep:\n  sound: [{writers}/noise.wav, {writers}/other.wav]\n")
-    assert "2 experiments" in attn(["batch", str(swept), "--dry-run"]).out
-    ended = attn(["heads", "--model", str(writers / "whisper"), "--sound", str(sounds)])
-    assert (
-        ended.code == 0 and "2 sounds" in ended.out and f"sounds of {sounds}" in ended.out.replace("\n", "")
-    )
-    flags = ["--model", str(writers / "whisper"), "--format", "json", "--sound"]
-    first_heads, other_heads, both = (
-        json.loads(attn(["heads", *flags, str(writers / name)]).out)["statistics"]["heads"]
-        for name in ("noise.wav", "other.wav", "sounds.txt")
-    )
-    for place, row in enumerate(both):
-        for name in ("duplicate_token", "entropy", "near_mass"):
-            values = [rows[place].get(name) for rows in (first_heads, other_heads)]
-            expected = [value for value in values if value is not None]
-            assert row.get(name) == (pytest.approx(np.mean(expected), abs=1e-5) if expected else None)
-    sounds.write_text("noise.wav\ngone.wav\n")
-    gone = attn(["batch", str(config), "--file", str(sounds), "-o", store])
-    line = ":2: must name an existing sound file (.wav, .flac, .ogg, .oga, ...) (got gone.wav)"
-    assert gone.code == 2 and line in gone.err

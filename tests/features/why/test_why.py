@@ -113,16 +113,26 @@ def contributions(report: Report) -> Tensor:
     return torch.from_numpy(report.tensors["contribution"].values)
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM"])
-def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
-    model = save(tmp_path, name, PRE_NORM[name])
-    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+def check_formula(
+    folder: Path, name: str, settings: dict[str, Any], factor: float = 1
+) -> tuple[Any, Tensor, Report]:
+    """Compare the heads, the parts and the tokens of the largest head with the formula."""
+    model = save(folder, name, settings)
+    report = attncli.run("why", model=folder, sentence=SENTENCE, answer="cat", against="street")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
-    places = tokenizer.convert_tokens_to_ids(["cat", "street"])
-    expected, difference = by_formula(model, ids, *places)
-    torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
-    assert report.numbers("parts")["logit"] == pytest.approx(difference, abs=1e-4)
+    expected, difference = by_formula(model, ids, *tokenizer.convert_tokens_to_ids(["cat", "street"]))
+    torch.testing.assert_close(contributions(report), expected * factor, atol=1e-4, rtol=1e-4)
+    parts = report.numbers("parts")
+    assert (parts["logit"], parts["sum"]) == pytest.approx((difference, difference), abs=1e-4)
+    keys = report.tensors_of("keys")["contribution"].values
+    assert keys.sum() == pytest.approx(report.table("heads")[0]["contribution"], abs=1e-4)
+    return model, ids, report
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_contributions_match_the_formula(name: str, tmp_path: Path) -> None:
+    model, ids, report = check_formula(tmp_path, name, PRE_NORM[name])
     model.set_attn_implementation("eager")
     for row in report.table("heads"):
         of_last = model(ids.unsqueeze(0), output_attentions=True).attentions[row["layer"]][0, row["head"], -1]
@@ -132,42 +142,19 @@ def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_FACTORS)
-def test_factors_of_the_stream_and_of_the_logits_are_in_what_heads_add(name: str, tmp_path: Path) -> None:
+def test_contributions_include_factors_of_the_stream_and_the_logits(name: str, tmp_path: Path) -> None:
     """Granite multiplies what its heads and MLPs write, and divides its logits, as Cohere does.
 
     Granite-SWA has a list of rotary embeddings beside that of its blocks.
     """
     settings, factor = WITH_FACTORS[name]
-    model = save(tmp_path, name, settings)
-    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
-    expected, difference = by_formula(model, ids, *tokenizer.convert_tokens_to_ids(["cat", "street"]))
-    torch.testing.assert_close(contributions(report), expected * factor, atol=1e-4, rtol=1e-4)
-    parts = report.numbers("parts")
-    assert parts["logit"] == pytest.approx(difference, abs=1e-4)
-    assert parts["sum"] == pytest.approx(difference, abs=1e-4)
-    assert report.tensors_of("keys")["contribution"].values.sum() == pytest.approx(
-        report.table("heads")[0]["contribution"], abs=1e-4
-    )
+    check_formula(tmp_path, name, settings, factor)
 
 
-@pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING], [FULL, FULL, SLIDING]])
-def test_sinks_in_some_layers_only(kinds: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING]])
+def test_contributions_with_sinks_in_some_layers(kinds: list[str], tmp_path: Path) -> None:
     """MiMo-V2-Flash: its sliding layers have sinks, and so other ways to compute them than the full ones."""
-    model = save(tmp_path, "MiMoV2FlashForCausalLM", {**MIMO, "layer_types": kinds})
-    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
-    expected, difference = by_formula(model, ids, *tokenizer.convert_tokens_to_ids(["cat", "street"]))
-    torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
-    parts = report.numbers("parts")
-    assert parts["logit"] == pytest.approx(difference, abs=1e-4)
-    assert parts["sum"] == pytest.approx(difference, abs=1e-4)
-    rows = report.table("heads")
-    assert report.tensors_of("keys")["contribution"].values.sum() == pytest.approx(
-        rows[0]["contribution"], abs=1e-4
-    )
+    check_formula(tmp_path, "MiMoV2FlashForCausalLM", {**MIMO, "layer_types": kinds})
 
 
 @pytest.mark.parametrize("name", PRE_NORM)
@@ -193,7 +180,7 @@ def test_the_parts_sum_to_the_logit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NO_SUM)
-def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_path: Path) -> None:
+def test_a_residual_stream_that_is_not_a_sum_is_refused(attn: Attn, name: str, tmp_path: Path) -> None:
     settings, reason = NO_SUM[name]
     save(tmp_path, name, settings)
     ended = attn(["why", "--model", str(tmp_path), "--sentence", SENTENCE])
@@ -210,17 +197,14 @@ def test_encoders_are_refused(attn: Attn, name: str, tmp_path: Path) -> None:
     assert ended.code == 2 and "it is not a decoder that predicts the next token" in ended.err
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_refused(attn: Attn, dtype: str) -> None:
-    ended = attn(["why", "--dtype", dtype])
+def test_half_precision_is_refused(attn: Attn) -> None:
+    ended = attn(["why", "--dtype", "bfloat16"])
     assert ended.code == 2 and ended.out == ""
-    assert (
-        ended.err
-        == f"--dtype: must be float32, because rounded parts do not add up to the logit (got {dtype})\n"
-    )
+    line = "--dtype: must be float32, because rounded parts do not add up to the logit (got bfloat16)\n"
+    assert ended.err == line
 
 
-def test_induction_heads_write_what_came_after_the_first_copy() -> None:
+def test_induction_heads_write_the_token_after_the_first_copy() -> None:
     """The probe ends in the last token of r; what came after it the first time is the first token of r."""
     report = attncli.run("why", seed=4)
     best = report.table("heads")[0]
@@ -280,18 +264,18 @@ def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) 
     ("flags", "line"),
     [
         (["--head", "1:4"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:4)"),
-        (["--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
-        (["--head", "2"], "--head: must be LAYER:HEAD, such as 5:11 (got 2)"),
-        (["--against", "a"], "--against: needs --answer"),
         (["--answer", "xyz"], "--answer: must be one token for tiny-induction"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: str) -> None:
+def test_errors_are_one_line(attn: Attn, flags: list[str], line: str) -> None:
     ended = attn(["why", *flags])
     assert ended.code == 2 and ended.out == "" and line in ended.err
 
 
-def test_an_excluded_setting_is_not_asked_for_what_it_needs(attn: Attn) -> None:
+SWAP = ("--method", "swap", "--answer", "c")
+
+
+def test_an_excluded_setting_does_not_report_what_it_needs(attn: Attn) -> None:
     ended = attn(["why", "--to", "b", "--answer", "c"])
     assert ended.code == 2 and ended.err == "--to: cannot be combined with --answer\n"
 
@@ -303,21 +287,10 @@ def test_an_excluded_setting_is_not_asked_for_what_it_needs(attn: Attn) -> None:
         ["why", "a bc a bd a", "--head", "1:0", "--to", "b"],
         ["self", "a bc a bd a", "--model", SHIPPED_MODEL, "--explain", "--token", "b"],
         ["multihead", "a bc a bd a", "--model", SHIPPED_MODEL, "--explain", "--token", "b"],
-        [
-            "ablate",
-            "a bc a bd a",
-            "--method",
-            "swap",
-            "--other",
-            "a cb a bd a",
-            "--answer",
-            "c",
-            "--token",
-            "b",
-        ],
+        ["ablate", "a bc a bd a", *SWAP, "--other", "a cb a bd a", "--token", "b"],
     ],
 )
-def test_a_name_of_several_tokens_is_told_their_names_before_weights_are_read(
+def test_ambiguous_token_names_are_refused_before_weights_are_read(
     command: list[str], attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object, **__: object) -> None:
@@ -329,7 +302,7 @@ def test_a_name_of_several_tokens_is_told_their_names_before_weights_are_read(
     assert attn(command) == (2, "", message)
 
 
-def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path) -> None:
+def test_a_file_of_one_prompt_has_no_intervals(attn: Attn, tmp_path: Path) -> None:
     """Its numbers are those of the text, without intervals, and without the tokens of any head."""
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps(PROMPTS[0]) + "\n")
@@ -348,7 +321,6 @@ def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path)
             "names: must contain one name per text, that is 2 names (got 1)",
         ),
         ({"text": "a b", "answer": True}, "answer: must be text or a token id (got True)"),
-        ({"text": "a b", "answer": 2.5}, "answer: must be text or a token id (got 2.5)"),
         (
             {"text": "a b", "answer": 64},
             "answer: must be a token id of tiny-induction, below 64 (got 64)",

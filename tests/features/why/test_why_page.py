@@ -6,7 +6,7 @@ from tests.running import run
 from tests.views.page.pages import Opened, page_of
 
 
-def test_a_click_on_a_key_says_what_each_part_adds_there(opened: Opened) -> None:
+def test_a_click_on_a_key_shows_the_parts_of_its_score(opened: Opened) -> None:
     report = run("why", sentence="to be or not to b", head="1:2")
     page = opened(page_of(report))
     score = report.numbers("score")
