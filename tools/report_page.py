@@ -1,13 +1,15 @@
 """Writes the lists of columns in docs/report.md: python tools/report_page.py [--check]
 
 The lists come from the classes of results and are between two comments of the page. Each class of rows is
-described by the first sentence of its docstring, and its columns by their names and units.
+described by the first sentence of its docstring, and its columns by their names. Units, shared columns and
+missing values are described once, at the top of the lists.
 """
 
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from attncli.records.columns import INTERVAL, ColumnKind, Record, Result, StatisticGroup
@@ -18,15 +20,31 @@ PAGE = Path(__file__).parent.parent / "docs" / "report.md"
 BEGIN, END = "<!-- results: python tools/report_page.py -->\n", "<!-- end of results -->\n"
 
 
+OMITTED = re.compile(r", or None [^,;]*$|,? (?:as in|see) `[A-Z]\w+`|; see `[A-Z]\w+`")
+"""Parts of a sentence that readers of the page don't need: missing values, and names of classes."""
+SHARED = {
+    "strongest key": ("query", "query_token", "key", "key_token", "key_weight"),
+    "effects": ("loss", "probability", "logit_difference", "kl", "restored", "cls_change", "output_change"),
+    "losses": ("kl", "loss", "needle", "worst", "worst_at"),
+    "change of AUROC": ("difference", "difference_lower", "difference_upper"),
+    "AUROC": ("auroc", "lower", "upper"),
+    "interval": ("lower", "upper"),
+}
+"""Names for columns that several classes of rows share."""
+UNITS = ("nats", "logit", "seconds", "tokens")
+"""Units that are listed; the others are those of a statistic whose formula is on the page."""
+NOT_LISTED = {
+    *("pattern_rows", "without_first_rows", "named_tokens", "example_weights", "part_names", "key_parts"),
+    *("chosen", "full", "lines", "curves", "fitted", "readings", "growth"),
+}
+"""Groups that only attn's own tables, pages and commands read."""
+
+
 def first_sentence(kind: type[Record]) -> str:
-    """The first sentence of a class's docstring, without its full stop; empty without one."""
-    text = " ".join((kind.__doc__ or "").split())
-    return re.split(r"(?<=\S)\.(?: |$)", text)[0] if kind.__doc__ else ""
-
-
-def column_name(column: ColumnKind, *, has_interval: bool) -> str:
-    """A column as Markdown, `±` if its interval is beside it, and its unit."""
-    return f"`{column.name}`{' ±' if has_interval else ''}{f' ({column.unit})' if column.unit else ''}"
+    """The first sentence of a class's docstring, without its full stop; empty if names of counts say all."""
+    if not kind.__doc__ or all(name.startswith("num_") for name in kind.columns):
+        return ""
+    return OMITTED.sub("", re.split(r"(?<=\S)\.(?: |$)", " ".join(kind.__doc__.split()))[0])
 
 
 def column_list(kind: type[Record]) -> str:
@@ -45,27 +63,61 @@ def column_list(kind: type[Record]) -> str:
     }
     omitted = {*ends, *(PLACE if "layer" in names else ())}
     listed = [name for name in names if (name in declared or not declared) and name not in omitted]
-    columns = [column_name(kind.columns[name], has_interval=name in with_interval) for name in listed]
+    columns = shortened([f"`{name}`{' ±' if name in with_interval else ''}" for name in listed])
     is_longer = bool(declared and names - declared - ends)
     return ", ".join([*columns, *(["statistics"] if is_longer else [])])
 
 
-def group_line(groups: list[StatisticGroup], earlier: dict[type[Record], str], kind: str) -> str:
-    """The line about groups of a kind of result that have the same rows.
+def shortened(columns: list[str]) -> list[str]:
+    """The columns with each group of SHARED replaced by its name."""
+    for shared, names in SHARED.items():
+        plain = [column.strip("`± ") for column in columns]
+        if {*names} <= {*plain}:
+            place = plain.index(names[0])
+            rest = [column for column, name in zip(columns, plain, strict=True) if name not in names]
+            before = sum(name not in names for name in plain[:place])
+            mark = " ±" if columns[place].endswith("±") else ""
+            columns = [*rest[:before], f"{shared}{mark}", *rest[before:]]
+    return columns
 
-    `earlier` maps classes of rows to the groups that are already described; these are added.
+
+def group_lines(groups: Iterable[list[StatisticGroup]], earlier: dict[type[Record], str], kind: str) -> str:
+    """The lines about the groups of a kind of result; groups in one list have the same rows.
+
+    `earlier` maps classes of rows to the kinds that describe them; the classes of `groups` are added.
     """
-    names = ", ".join(f"`{group.name}`" for group in groups)
-    axes = groups[0].axes
-    name = f"{names} ({', '.join(axes)})" if axes else names
-    rows = groups[0].kind
-    if rows is None:
-        return f"- {name}: tensors\n"
-    if rows in earlier:
-        return f"- {name}: as {earlier[rows]}\n"
-    earlier[rows] = f"`{groups[0].name}` of {kind}"
-    content = ". ".join(part for part in (first_sentence(rows), column_list(rows)) if part)
-    return f"- {name}: {content}\n"
+    lines, repeated = [], defaultdict(list)
+    for same in groups:
+        rows = same[0].kind
+        names = ", ".join(f"`{group.name}`" for group in same)
+        if rows is None:
+            continue
+        if rows in earlier:
+            repeated[earlier[rows]].append(names)
+        else:
+            earlier[rows] = kind
+            axes = f" ({', '.join(same[0].axes)})" if same[0].axes else ""
+            content = ". ".join(part for part in (first_sentence(rows), column_list(rows)) if part)
+            lines.append(f"- {names}{axes}: {content}\n")
+    lines += [f"- {', '.join(names)}: as in {other}\n" for other, names in repeated.items()]
+    return "".join(lines)
+
+
+def legend() -> str:
+    """Tables of the names of shared columns, and of the columns that have a unit."""
+    columns: dict[str, set[str]] = defaultdict(set)
+    kinds = (group.kind for result in KINDS.values() for group in result.groups())
+    for column in (column for kind in kinds if kind for column in kind.columns.values()):
+        if not column.name.endswith(INTERVAL):
+            columns[column.unit].add(column.name)
+    shared = table("short for", SHARED)
+    return f"{shared}\n{table('unit', {unit: sorted(columns[unit]) for unit in UNITS})}"
+
+
+def table(head: str, columns: Mapping[str, Iterable[str]]) -> str:
+    """A table of columns by name."""
+    lines = [f"| {name} | {', '.join(f'`{column}`' for column in columns[name])} |\n" for name in columns]
+    return "".join([f"| {head} | columns |\n| --- | --- |\n", *lines])
 
 
 def result_lists() -> Iterator[str]:
@@ -76,17 +128,17 @@ def result_lists() -> Iterator[str]:
         kinds.setdefault(KINDS[name], []).append(name)
     for result, names in kinds.items():
         same_rows: dict[object, list[StatisticGroup]] = {}
-        for group in result.groups():
+        for group in (group for group in result.groups() if group.name not in NOT_LISTED):
             same_rows.setdefault((group.kind, group.axes), []).append(group)
-        lines = "".join(group_line(groups, earlier, names[0]) for groups in same_rows.values())
-        yield f"\n**{', '.join(names)}**\n\n{lines}"
+        if lines := group_lines(same_rows.values(), earlier, names[0]):
+            yield f"\n**{', '.join(names)}**\n\n{lines}"
 
 
 def report_page() -> str:
     """The page with its lists written anew."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{''.join(result_lists())}\n{END}{after}"
+    return f"{before}{BEGIN}\n{legend()}{''.join(result_lists())}\n{END}{after}"
 
 
 if __name__ == "__main__":

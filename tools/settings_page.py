@@ -1,9 +1,10 @@
 """Writes docs/settings.md from the Specs: python tools/settings_page.py [--check]"""
 
+import re
 import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
@@ -32,63 +33,63 @@ momentum: 0.1  # default
 variance: unbiased  # default
 ```
 
-A command without a text reads standard input if that is a pipe, a socket or a redirected file, to its end. In
-a `while read` loop, give the text as an argument or add `< /dev/null`. `--file -` reads any standard input.
+A command without a text reads standard input if that is a pipe, a socket or a redirected file. In a
+`while read` loop, give the text as an argument or add `< /dev/null`. `-` as FILE reads any standard input.
 
-The first table has settings that several commands share; `attn COMMAND --help-all` lists those of a command.
-A name with a colon is for config files only. Written by `python tools/settings_page.py`.
+`attn COMMAND --help-all` lists the flags of a command and all that `--sort` takes. Names with a colon
+are keys for config files only. Heads are `LAYER:HEAD`, from 0; several are separated by commas.
+Written by `python tools/settings_page.py`.
 """
-TABLE = "| setting | meaning |\n| --- | --- |\n"
+OMITTED = re.compile(
+    r": (?:\w+, ){9,}\w+$|; - reads stdin$|, as LAYER:HEAD(?:,\.\.\.)?(?=$| \()| \(LAYER:HEAD,\.\.\.\)"
+)
+"""Omitted parts of a meaning: long lists of names, and what the introduction or the value says."""
+WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class Setting(NamedTuple):
-    """A row of a table."""
+    """An item of a list."""
 
     name: str
     values: str
     meaning: str
 
-    @property
-    def line(self) -> str:
-        """The row as Markdown."""
-        return f"| `{self.name}`{self.values} | {self.meaning} |\n"
+    def line(self, *commands: str) -> str:
+        """The item as Markdown, with the commands that have it if it is not for all."""
+        some = f" ({', '.join(commands)})" if commands else ""
+        name = f"{self.name} {self.values}".strip()
+        return f"{WRAPPED.fill(f'- `{name}`{some}: {self.meaning}')}\n"
 
 
 def setting_of(key: str, field: FieldInfo) -> Setting:
+    """The setting, with its choices unless the meaning explains each of them."""
     is_switch = field.annotation is bool
-    values = "" if is_switch else f" `{metavar(key, field)}`".replace("|", "`, `")
+    values = "" if is_switch else metavar(key, field)
+    meaning = OMITTED.sub("", with_key_names(str(field.description), flags=True))
+    choices = values.removesuffix(",...").split("|")
+    if len(choices) > 1 and all(re.search(rf"\b{choice.lower()}\b", meaning) for choice in choices):
+        values = ""
     default = "" if is_switch and not field.default else default_text(field)
     has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
-    meaning = f"{with_key_names(str(field.description), flags=True)}{default}".replace("|", "\\|")
-    return Setting(flag_name(key) if has_flag else f"{key}:", values, meaning)
-
-
-def table(settings: Iterable[Setting]) -> str:
-    return TABLE + "".join(setting.line for setting in settings)
+    return Setting(flag_name(key) if has_flag else f"{key}:", values, f"{meaning}{default}")
 
 
 def settings_page() -> str:
-    """A table of shared settings, and one per experiment of those that differ."""
-    by_experiment = {
-        name: [setting_of(key, field) for key, field in every_setting_of(name).model_fields.items()]
-        for name in SPECS
-    }
-    shared = shared_settings(by_experiment.values())
-    parts = [INTRODUCTION, f"\n## Settings of several commands\n\n{table(sorted(shared))}"]
-    for name, settings in by_experiment.items():
-        if particular := [setting for setting in settings if setting not in shared]:
-            parts.append(f"\n## attn {name}\n\n{table(particular)}")
+    """A list of the settings that several commands share, and one per experiment of its own."""
+    commands: dict[Setting, list[str]] = defaultdict(list)
+    for name in SPECS:
+        for key, field in every_setting_of(name).model_fields.items():
+            commands[setting_of(key, field)].append(name)
+    shared = {setting: names for setting, names in commands.items() if len(names) > 1}
+    ambiguous = Counter(setting.name for setting in shared)
+    lines = (
+        setting.line(*(shared[setting] if ambiguous[setting.name] > 1 else [])) for setting in sorted(shared)
+    )
+    parts = [INTRODUCTION, "\n## Settings of several commands\n\n", *lines]
+    for name in SPECS:
+        if lines_of_one := [setting.line() for setting, names in commands.items() if names == [name]]:
+            parts += [f"\n## attn {name}\n\n", *lines_of_one]
     return "".join(parts)
-
-
-def shared_settings(experiments: Iterable[list[Setting]]) -> set[Setting]:
-    """The most common setting of each name, if several commands have it."""
-    counts = Counter(setting for settings in experiments for setting in settings)
-    by_name: dict[str, Setting] = {}
-    for setting, count in counts.most_common():
-        if count > 1:
-            by_name.setdefault(setting.name, setting)
-    return {*by_name.values()}
 
 
 if __name__ == "__main__":

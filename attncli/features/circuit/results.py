@@ -30,7 +30,7 @@ class PartShare(Record):
 
 
 class PartEdge(Record):
-    """A `PartShare` with the names of its two ends, such as 16:0 or MLP 16 and 18:6 or logits."""
+    """The share of one part in another, with the names of both, such as 16:0 or MLP 16 and 18:6 or logits."""
 
     start: str = column("from")
     end: str = column("to")
@@ -116,7 +116,7 @@ class Composition(Record):
 
 
 class CompositionEdge(Record):
-    """A `Composition` with the names of its two heads."""
+    """The composition score of two heads, with their names."""
 
     start: str = column("from")
     end: str = column("to")
