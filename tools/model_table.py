@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +20,21 @@ from attncli.models.layers import CapturedLayer
 
 PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
 BEGIN, END = "<!-- table: python tools/model_table.py -->\n", "<!-- end of table -->\n"
-HEADER = (
-    "| architecture | how | attention modules | difference to eager | what is special |\n"
-    "| --- | --- | --- | --- | --- |\n"
-)
+HEADER = "| architecture | read by | what is special |\n| --- | --- | --- |\n"
+
+
+class Row(NamedTuple):
+    """An architecture: how attn reads it, and the largest difference from eager attention."""
+
+    name: str
+    how: str
+    special: str
+    difference: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """The row as Markdown."""
+        return f"| {self.name} | {self.how} | {self.special} |\n"
 
 
 @torch.no_grad()
@@ -47,33 +59,31 @@ def _weights(layer: CapturedLayer) -> Tensor:
     return weights[0]
 
 
-def row(name: str, architecture: Architecture) -> str:
-    """What holds for one architecture."""
+def row(name: str, architecture: Architecture) -> Row:
+    """The row of one architecture."""
     model = architecture.build()
     layers: list[CapturedLayer] = []
     try:
         how = capture(model, random_inputs(model), layers.append).kind
     except UserError:
-        return f"| {name} | refused | - | - | it has no attention weights |\n"
+        return Row(name, "refused", "it has no attention weights")
     pairs = zip(_in_order(layers), _eager(model), strict=True)
     difference = max(float((_weights(layer) - weights).abs().max()) for layer, weights in pairs)
-    modules = ", ".join(f"`{layer.module}`" for layer in layers if layer.layer == 0)
-    way = "interface" if how == "interface" else "eager (dense)"
-    return f"| {name} | {way} | {modules} | {difference:.1e} | {architecture.special} |\n"
+    return Row(name, "interface" if how == "interface" else "eager (dense)", architecture.special, difference)
 
 
-def table() -> str:
-    """A row an architecture."""
-    return HEADER + "".join(row(name, architecture) for name, architecture in ARCHITECTURES.items())
+def rows() -> list[Row]:
+    """One row per architecture."""
+    return [row(name, architecture) for name, architecture in ARCHITECTURES.items()]
 
 
-def refreshed(page: str) -> str:
+def refreshed(page: str, rows: list[Row]) -> str:
     """The page with its table made anew."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
+    return "".join([before, BEGIN, HEADER, *(row.line for row in rows), END, after])
 
 
 if __name__ == "__main__":
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    PAGE.write_text(refreshed(PAGE.read_text()))
+    PAGE.write_text(refreshed(PAGE.read_text(), rows()))

@@ -13,7 +13,6 @@ from textwrap import TextWrapper
 
 import transformers
 
-from .oracle import WITHOUT_SINK
 from .result import Outcome, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
@@ -30,23 +29,6 @@ WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break
 
 VERDICTS = ("right", "wrong", "partly refused", "refused", "not testable")
 COMMANDS = ("generate", "ablate", "why")
-
-SHORT_REASONS = {
-    "computes its attention itself": "eager attention alone, whose weights cannot be changed",
-    "does not predict the next token": "no head that predicts the next token",
-    "changes its heads before W_O": "a gate or norm before W_O",
-    "does not add what its heads and its MLP": "a norm or factor after its heads or its MLP",
-    "looks at later tokens": "reads text and does not write",
-    "weights are missing": "its own checkpoint lacks weights",
-    "cannot be loaded": "its own checkpoint cannot be loaded",
-    "negative weights": "scores instead of weights",
-    "its last norm": "a last norm of another kind",
-    "no norm was found": "a last norm without a gain",
-    "what W_U gives": "logits that are scaled or capped",
-    "do not have one attention each": "blocks without attention, or with several",
-    "no output projection": "no W_O that is a matrix of its own",
-}
-"""What a reason is called whose names are those of one architecture."""
 
 NEEDS_MORE = "needs an image, sound or boxes beside the text"
 REASONS = {
@@ -110,25 +92,16 @@ def _list(by_reason: Mapping[str, list[str]]) -> str:
 
 
 def _largest(results: Iterable[Result]) -> str:
-    kept = list(results)
-    weights = max((outcome.weights for outcome in kept if outcome.weights is not None), default=0.0)
-    outputs = max((outcome.output for outcome in kept if outcome.output is not None), default=0.0)
-    return f"weights within {weights:.0e}, outputs within {outputs:.0e} of the largest"
+    weights = max((result.weights for result in results if result.weights is not None), default=0.0)
+    return f"weights within {weights:.0e}"
 
 
 def _commands(results: list[Result]) -> str:
-    """One row per command: how many architectures of each verdict, and how far off the worst is."""
-    lines = ["| command | " + " | ".join(VERDICTS) + " | largest difference |", "| --- " * 7 + "|"]
-    counts = Counter(_of_heads(result) for result in results)
-    worst = max((result.weights for result in results if result.weights is not None), default=0.0)
-    lines.append(_row("heads", counts, worst))
+    """One row per command: how many architectures of each verdict."""
+    lines = ["| command | " + " | ".join(VERDICTS) + " |", "| --- " * (1 + len(VERDICTS)) + "|"]
+    lines.append(_row("heads", Counter(_of_heads(result) for result in results)))
     for command in COMMANDS:
-        outcomes = [result.commands[command] for result in results]
-        counts = Counter(outcome.verdict for outcome in outcomes)
-        worst = max(
-            (outcome.difference for outcome in outcomes if outcome.difference is not None), default=0.0
-        )
-        lines.append(_row(command, counts, worst))
+        lines.append(_row(command, Counter(result.commands[command].verdict for result in results)))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -138,56 +111,30 @@ def _of_heads(result: Result) -> str:
     return replace(result, wrong=[line for line in result.wrong if line not in others]).judged().verdict
 
 
-def _row(command: str, counts: Mapping[str, int], worst: float) -> str:
-    return f"| {command} | " + " | ".join(str(counts[verdict]) for verdict in VERDICTS) + f" | {worst:.0e} |"
-
-
-def _refused(results: list[Result]) -> str:
-    """Of each command why it is refused, and how often."""
-    text = ""
-    for command in COMMANDS:
-        refused = [result for result in results if result.commands[command].refused]
-        reasons = Counter(_short(result, _reason(result.commands[command])) for result in refused)
-        said = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
-        text += WRAPPED.fill(f"- {command}: {said}") + "\n" if said else ""
-    return text
-
-
-def _short(result: Result, reason: str) -> str:
-    """A reason without the names and numbers of one architecture."""
-    if reason == NEEDS_MORE and result.weights is not None:  # heads reads text alone
-        return "an error while it runs"
-    return next((short for part, short in SHORT_REASONS.items() if part in reason), reason)
+def _row(command: str, counts: Mapping[str, int]) -> str:
+    return f"| {command} | " + " | ".join(str(counts[verdict]) for verdict in VERDICTS) + " |"
 
 
 def section(results: list[Result]) -> str:
-    """How many there are of each verdict, and all of their names."""
+    """The number of architectures of each verdict, and the names of those that are right or refused."""
     by_verdict: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_verdict[result.verdict].append(result)
     right = by_verdict["right"]
-    counts = ", ".join(f"{len(outcomes)} {verdict}" for verdict, outcomes in sorted(by_verdict.items()))
     ways = {"interface": "by the interface", "eager": "by eager attention, dense"}
     by_way = {said: [outcome.name for outcome in right if outcome.how == way] for way, said in ways.items()}
-    local = sum(result.local > 0 for result in results)
     text = (
-        f"transformers {transformers.__version__}, {len(results)} architectures: {counts}; {local} have "
-        f"layers that hide earlier tokens.\n\n{_commands(results)}\nRefused:\n\n{_refused(results)}\n"
-        f"Rows that were divided by their sums before they were compared:\n\n{_list(_names(WITHOUT_SINK))}\n"
+        f"transformers {transformers.__version__}, {len(results)} architectures:\n\n{_commands(results)}\n"
         f"Right ({len(right)}), {_largest(right)}:\n\n{_list(by_way)}"
     )
     for verdict in ("wrong", "partly refused", "refused"):
         if outcomes := by_verdict[verdict]:
             text += f"\n{verdict.capitalize()} ({len(outcomes)}):\n\n{_list(_by_reason(outcomes))}"
-    return text + _not_testable(_by_reason(by_verdict["not testable"]))
+    return text
 
 
-def _not_testable(names: Mapping[str, list[str]]) -> str:
-    """The number of architectures that no tiny model can test, by reason; empty if all can be tested."""
-    reasons = "; ".join(f"{reason} ({len(of_reason)})" for reason, of_reason in names.items())
-    return f"\n{WRAPPED.fill(f'Not testable: {reasons}.')}\n" if names else ""
-
-
+NOT_IN_LIST = "fails on a picture alone, or on one this small"
+"""A reason that says more about the tiny picture of the sweep than about the architecture."""
 PICTURE_REASONS = {
     "computes its attention itself": "no attention between the patches, or none that transformers hands over",
     "no part that reads pictures alone": "reads pictures and words in one stack",
@@ -199,7 +146,7 @@ PICTURE_REASONS = {
     "do not lie in rows and columns": "attn cannot tell where its tokens lie",
     "cannot tell where tokens lie": "attn cannot tell where its tokens lie",
     "returns no weights": "eager attention returns no weights",
-    "cannot read this picture": "fails on a picture alone, or on one this small",
+    "cannot read this picture": NOT_IN_LIST,
     "takes pixel_values": "reads something else beside pictures",
     "not text or pictures": "reads something else beside pictures",
     "Received a NoneType": "a tiny one has no processor",
@@ -217,23 +164,23 @@ PICTURE_REASONS = {
 
 
 def section_of_pictures(results: list[Result]) -> str:
-    """How many architectures of pictures there are of each verdict, and all of their names."""
+    """The same for a sweep of pictures, without those that only a tiny picture fails."""
     by_verdict: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_verdict[result.verdict].append(result)
     right = by_verdict["right"]
     counts = ", ".join(f"{len(by_verdict[verdict])} {verdict}" for verdict in VERDICTS if by_verdict[verdict])
-    worst = max((outcome.weights for outcome in right if outcome.weights is not None), default=0.0)
     text = (
         f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n\n"
-        f"Right ({len(right)}), weights within {worst:.0e}:\n\n"
+        f"Right ({len(right)}), {_largest(right)}:\n\n"
         + WRAPPED.fill("- " + ", ".join(outcome.name for outcome in right))
         + "\n"
     )
     for verdict in ("wrong", "refused"):
-        if outcomes := by_verdict[verdict]:
-            text += f"\n{verdict.capitalize()} ({len(outcomes)}):\n\n{_list(_by_picture_reason(outcomes))}"
-    return text + _not_testable(_by_picture_reason(by_verdict["not testable"]))
+        reasons = _by_picture_reason(by_verdict[verdict])
+        if listed := {reason: names for reason, names in reasons.items() if reason != NOT_IN_LIST}:
+            text += f"\n{verdict.capitalize()}, with a reason:\n\n{_list(listed)}"
+    return text
 
 
 def _by_picture_reason(outcomes: Iterable[Result]) -> dict[str, list[str]]:
