@@ -35,9 +35,22 @@ UNITS = ("nats", "logit", "seconds", "tokens")
 """Units that are listed; the others are those of a statistic whose formula is on the page."""
 NOT_LISTED = {
     *("pattern_rows", "without_first_rows", "named_tokens", "example_weights", "part_names", "key_parts"),
-    *("chosen", "full", "lines", "curves", "fitted", "readings", "growth"),
+    *(
+        "chosen",
+        "full",
+        "lines",
+        "curves",
+        "fitted",
+        "coefficients",
+        "regression",
+        "approximation",
+        "learned",
+    ),
+    *("norms", "high_norm_patches", "left_out", "refused", "training", "speech", "sound", "sentences"),
 }
 """Groups that only attn's own tables, pages and commands read."""
+DEMONSTRATIONS = {"average", "scale-demo", "norm", "pitfalls", "pitfalls of one"}
+"""Kinds of results that explain themselves."""
 
 
 def first_sentence(kind: type[Record]) -> str:
@@ -124,7 +137,7 @@ def result_lists() -> Iterator[str]:
     """A heading and a list of groups for each kind of result; kinds of one class share them."""
     earlier: dict[type[Record], str] = {}
     kinds: dict[type[Result], list[str]] = {}
-    for name in KINDS:
+    for name in (name for name in KINDS if name not in DEMONSTRATIONS):
         kinds.setdefault(KINDS[name], []).append(name)
     for result, names in kinds.items():
         same_rows: dict[object, list[StatisticGroup]] = {}

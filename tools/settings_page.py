@@ -44,6 +44,9 @@ OMITTED = re.compile(
     r": (?:\w+, ){9,}\w+$|; - reads stdin$|, as LAYER:HEAD(?:,\.\.\.)?(?=$| \()| \(LAYER:HEAD,\.\.\.\)"
 )
 """Omitted parts of a meaning: long lists of names, and what the introduction or the value says."""
+VARIANTS = ("Variants", "Mask and position")
+PLAIN = ("causal", "scale", "softmax")
+"""Groups of settings that docs/variants.md explains, without these."""
 WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -77,15 +80,21 @@ def setting_of(key: str, field: FieldInfo) -> Setting:
 def settings_page() -> str:
     """A list of the settings that several commands share, and one per experiment of its own."""
     commands: dict[Setting, list[str]] = defaultdict(list)
-    for name in SPECS:
-        for key, field in every_setting_of(name).model_fields.items():
-            commands[setting_of(key, field)].append(name)
+    variants: dict[str, None] = {}
+    for spec in map(every_setting_of, SPECS):
+        for key, field in spec.model_fields.items():
+            setting = setting_of(key, field)
+            if spec.group_of(key) in VARIANTS and key not in PLAIN:
+                variants[f"`{setting.name}`"] = None
+            else:
+                commands[setting].append(spec.experiment)
     shared = {setting: names for setting, names in commands.items() if len(names) > 1}
     ambiguous = Counter(setting.name for setting in shared)
     lines = (
         setting.line(*(shared[setting] if ambiguous[setting.name] > 1 else [])) for setting in sorted(shared)
     )
-    parts = [INTRODUCTION, "\n## Settings of several commands\n\n", *lines]
+    linked = WRAPPED.fill(f"- [variants of attention](variants.md): {', '.join(variants)}")
+    parts = [INTRODUCTION, "\n## Settings of several commands\n\n", *lines, f"{linked}\n"]
     for name in SPECS:
         if lines_of_one := [setting.line() for setting, names in commands.items() if names == [name]]:
             parts += [f"\n## attn {name}\n\n", *lines_of_one]
