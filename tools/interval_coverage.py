@@ -1,4 +1,4 @@
-"""How often each interval that attn prints holds, by simulation: the table of docs/survey.md.
+"""How often each interval that attn prints holds, by simulation: the table of benchmarks/intervals.md.
 
     python tools/interval_coverage.py [--repeats 4000]
 
@@ -25,7 +25,7 @@ from attncli.features.separate.auroc import (
     separation,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "survey.md"
+PAGE = Path(__file__).parents[1] / "benchmarks" / "intervals.md"
 REPEATS = 4000
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 GENERATOR = np.random.default_rng(0)

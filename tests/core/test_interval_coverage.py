@@ -1,4 +1,4 @@
-"""Coverage of intervals, by simulation, against the table of docs/survey.md."""
+"""Coverage of intervals, by simulation, against the table of benchmarks/intervals.md."""
 
 import pytest
 
