@@ -1,15 +1,15 @@
 """Writes the lists of columns in docs/report.md: python tools/report_page.py [--check]
 
 The lists come from the classes of results and are between two comments of the page. Each class of rows is
-described by the first sentence of its docstring, and its columns by their names. Units, shared columns and
-missing values are described once, at the top of the lists.
+described by the first sentence of its docstring, and the columns of the first table of a kind and of single
+rows by their names. Units, shared columns and missing values are described once, at the top of the lists.
 """
 
 import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from attncli.records.columns import INTERVAL, ColumnKind, Record, Result, StatisticGroup
@@ -20,7 +20,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "report.md"
 BEGIN, END = "<!-- results: python tools/report_page.py -->\n", "<!-- end of results -->\n"
 
 
-OMITTED = re.compile(r", or None [^,;]*$|,? (?:as in|see) `[A-Z]\w+`|; see `[A-Z]\w+`")
+OMITTED = re.compile(
+    r", or None [^,;]*$|, which are None if [^,;]*$|,? (?:as in|see) `[A-Z]\w+`|; see `[A-Z]\w+`"
+)
 """Parts of a sentence that readers of the page don't need: missing values, and names of classes."""
 SHARED = {
     "strongest key": ("query", "query_token", "key", "key_token", "key_weight"),
@@ -94,12 +96,13 @@ def shortened(columns: list[str]) -> list[str]:
     return columns
 
 
-def group_lines(groups: Iterable[list[StatisticGroup]], earlier: dict[type[Record], str], kind: str) -> str:
+def group_lines(groups: Collection[list[StatisticGroup]], earlier: dict[type[Record], str], kind: str) -> str:
     """The lines about the groups of a kind of result; groups in one list have the same rows.
 
     `earlier` maps classes of rows to the kinds that describe them; the classes of `groups` are added.
     """
     lines, repeated = [], defaultdict(list)
+    main = next((same[0].name for same in groups if same[0].is_table), "")
     for same in groups:
         rows = same[0].kind
         names = ", ".join(f"`{group.name}`" for group in same)
@@ -110,7 +113,9 @@ def group_lines(groups: Iterable[list[StatisticGroup]], earlier: dict[type[Recor
         else:
             earlier[rows] = kind
             axes = f" ({', '.join(same[0].axes)})" if same[0].axes else ""
-            content = ". ".join(part for part in (first_sentence(rows), column_list(rows)) if part)
+            has_columns = same[0].name == main or not same[0].is_table or not first_sentence(rows)
+            columns = column_list(rows) if has_columns else ""
+            content = ". ".join(part for part in (first_sentence(rows), columns) if part)
             lines.append(f"- {names}{axes}: {content}\n")
     lines += [f"- {', '.join(names)}: as in {other}\n" for other, names in repeated.items()]
     return "".join(lines)
