@@ -3,7 +3,7 @@
     python tools/refresh_outputs.py [PAGE ...]
 
 A fenced block marked `console` holds commands after `$ `, each followed by its output (standard output, then
-standard error) in a terminal of 80 columns, without colours; in a pipe, as before `| head -N`, it is the same.
+standard error) in a terminal of 80 columns, without colours; in a pipe (`| head -N`) it is the same.
 The commands of a page share a new directory with a copy of configs/ and, in lessons/, of the files that the
 lessons read.
 
