@@ -36,9 +36,9 @@ variance: unbiased  # default
 A command without a text reads standard input if that is a pipe, a socket or a redirected file. In a
 `while read` loop, give the text as an argument or add `< /dev/null`. `-` as FILE reads any standard input.
 
-`attn COMMAND --help-all` lists the flags of a command, and all that `--sort` takes; those of `average`, `norm`,
-`scale-demo` and `pitfalls` are only there. Names with a colon are keys for config files only. Heads are
-`LAYER:HEAD`, from 0; several are separated by commas. Written by `python tools/settings_page.py`.
+`attn COMMAND --help-all` lists the flags of a command, and all that `--sort` takes; those of `average`,
+`norm`, `scale-demo` and `pitfalls` are only there. Names with a colon are keys for config files only. Heads
+are `LAYER:HEAD`, from 0; several are separated by commas. Written by `python tools/settings_page.py`.
 """
 OMITTED = re.compile(
     r": (?:\w+, ){9,}\w+$|; - reads stdin$|, as LAYER:HEAD(?:,\.\.\.)?(?=$| \()| \(LAYER:HEAD,\.\.\.\)"
