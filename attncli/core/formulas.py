@@ -329,7 +329,7 @@ def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
 def _by_rounds(
     rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
 ) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
-    """Take the maximum `count` times; `choose` returns its place."""
+    """Find the `count` largest entries by repeated maxima; `choose` returns the place of each maximum."""
     left = rows.clone()
     values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
     for rank in range(count):

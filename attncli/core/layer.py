@@ -124,8 +124,7 @@ class Visibility:
     def span(self, queries: slice) -> tuple[slice, slice]:
         """The keys that some of these queries may see, and the subset that some of these queries do not see.
 
-        Causal rows end at the last query and windows begin at the first one's: keys outside this range cost
-        nothing.
+        Keys after the last query (if causal) and before the first query's window cost nothing.
         """
         first, last = queries.start + self.shift, queries.stop - 1 + self.shift
         begin, end = 0, self.num_keys
@@ -243,12 +242,12 @@ def score_factor(scale: str | float, head_dim: int) -> float:
 class ScoreRules:
     """score = (softcap(scale query . key) + bias) / temperature; a sink joins the softmax's denominator.
 
-    softcap c: c tanh(score / c), almost equal to small scores, and never beyond the cap (Gemma 2, 2408.00118,
-    section 2; after Bello et al. 2016, 1611.09940). Temperature divides every input of the softmax, the sink
-    included: as it approaches 0 a row becomes one-hot (or empty), and as it approaches infinity uniform
-    (Hinton, Vinyals & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may
-    attend to nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and Xiao et al. 2023,
-    2309.17453).
+    softcap c: c tanh(score / c), which hardly changes small scores and never exceeds the cap (Gemma 2,
+    2408.00118, section 2; after Bello et al. 2016, 1611.09940). Temperature divides every input of the
+    softmax, the sink included: as it approaches 0, a row becomes one-hot (or empty), and as it approaches
+    infinity, uniform (Hinton, Vinyals & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so
+    that a query may attend to nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and
+    Xiao et al. 2023, 2309.17453).
     """
 
     softcap: float | None = None

@@ -18,7 +18,7 @@ def wide_log_softmax(
 ) -> Iterator[tuple[slice, Float[Tensor, "some token"]]]:
     """Yield ln p in float64, for some places at a time.
 
-    In float32 the logsumexp is rounded by 1e-6 if logits are about 20, and with it every ln p.
+    In float32, the logsumexp, and therefore every ln p, is off by 1e-6 if logits are about 20.
     """
     size = max(1, NUMBERS_AT_ONCE // logits.shape[-1])
     for start in range(0, len(logits), size):

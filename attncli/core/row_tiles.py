@@ -469,7 +469,7 @@ def _scaled_products(
     *,
     keep_raw: bool,
 ) -> Float[Tensor, "text head query key"] | None:
-    """Compute scale query . key for groups of heads that share a key. Returns query . key if `keep_raw`."""
+    """Compute scale query . key for groups of heads that share a key. With `keep_raw`, return query . key."""
     group = layer.group
     kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
     query = select_part(layer.query, block.texts, block.heads, block.queries).to(into.dtype)

@@ -396,7 +396,7 @@ SPARE_BITS = 46
 class RestOfRows:
     """The wanted results for rows without their first key, p_j / sum_{j > 0} p_j. Destroys the scores.
 
-    They are null if that sum is so small that its terms may have been rounded to 0.
+    Results are null if that sum is so small that its terms may have been rounded to 0.
     """
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:

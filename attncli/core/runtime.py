@@ -117,7 +117,7 @@ def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
 def torch_threads(number: int) -> Iterator[int]:
     """Use this number of torch threads in this thread inside the with-block; yield the previous number.
 
-    With one thread, no torch thread spins for milliseconds after its work on a core that the jobs need.
+    With one thread, no idle torch thread spins for milliseconds on a core that the jobs need.
     """
     import torch
 

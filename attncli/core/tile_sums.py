@@ -63,7 +63,7 @@ class HeadMask:
     window: int | None
 
     def positions(self, rows: slice) -> Int[Tensor, " query"]:
-        """Positions of the queries among the keys: negative if causal and keys are fewer than queries."""
+        """Positions of the queries among the keys; negative if causal and keys are fewer than queries."""
         shift = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(rows.start + shift, rows.stop + shift, device=self.unmasked.device)
 

@@ -540,7 +540,7 @@ class Surveyed:
 
     @property
     def norms(self) -> LastNorms | None:
-        """The norms of the tokens on a grid, if the texts lie on one."""
+        """The norms of the tokens, if the texts are on a grid."""
         return self.survey.layers.norms
 
     @property

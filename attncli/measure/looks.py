@@ -273,7 +273,7 @@ class FileLooks(NamedTuple):
     """The weights of the heads on one of several files.
 
     `maps` has a weight for each key, by head (11:4) or by MEAN and ROLLOUT. `queries` are the query tokens;
-    none means the mean over all queries.
+    if empty, weights are means over all queries.
     """
 
     file: str

@@ -52,7 +52,7 @@ class ProbabilityCache:
     def filled_by_run(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Iterator[None]:
         """Inside this context, cache the probabilities of the model's last run on the text.
 
-        `heads` are removed in that run. Works for models whose head reads the output of the body.
+        `heads` are removed in that run. This works for models whose head reads the output of the body.
         """
         outputs: list[object] = []
 

@@ -633,7 +633,7 @@ class HeadTotals:
         self.layers[key] = LayerTotals(place, tuple(names), moments)
 
     def survey(self) -> tuple[HeadSurvey, NumbersByName]:
-        """The survey over the texts, and the numbers that name heads: the lower ends of the intervals."""
+        """Return the survey over the texts, and the lower ends of the intervals, which name the heads."""
         summed = SummedHeads.from_totals([*self.layers.values()])
         mean, texts = summed.numbers(summed.mean), summed.numbers(summed.texts)
         lower, upper = summed.numbers(summed.lower), summed.numbers(summed.upper)

@@ -8,7 +8,7 @@ from attncli.records.values import Mask, NamedTensor
 
 
 class MistakeLine(Record):
-    """A mistake in a few words, with the metric that exposes it, both wrong and right."""
+    """A mistake in a few words, with the wrong and the right value of the metric that exposes it."""
 
     pitfall: str
     figure: str

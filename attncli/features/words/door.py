@@ -42,7 +42,7 @@ def spoken_words(
 ) -> SpokenWords:
     """Time the words of a sound, with beginnings and ends in seconds, from cross-attention heads.
 
-    `sound` is a file, or a result of `read_sound` with words. `text` is the spoken text, which by default is
+    `sound` is a file or a result of `read_sound` with words. `text` is the spoken text, which by default is
     the model's transcript. `heads` selects the heads in the model's generation_config.json or, if it names
     none, those found by `aligning_heads` (model); those found by `aligning_heads` (found); the most
     concentrated heads (filter; Yeh et al. 2025); or explicit heads. Times follow openai-whisper's
