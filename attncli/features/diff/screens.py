@@ -246,4 +246,4 @@ TWO_TEXTS_SCREEN = FirstScreen(
     ),
     next_steps=lambda *_: DIFF_STEPS,
 )
-"""Both texts; the heads that changed most, with the keys they look at; the next tokens."""
+"""Both texts; the heads that changed most, with their strongest keys; the next tokens."""

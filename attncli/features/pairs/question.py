@@ -95,7 +95,7 @@ HOW_NOTE = (
     "2019)."
 )
 BEST_NOTE = (
-    "The 95 % intervals are Wilson intervals. more: the head's share minus the offset's, if their "
+    "The 95 % intervals are Wilson intervals. gain: the head's share minus the offset's, if their "
     "intervals do not overlap. The best of {heads} heads was chosen on these words: expect a lower share "
     "on new words."
 )

@@ -56,7 +56,7 @@ RELATIONS_SCREEN = FirstScreen(
                 IntervalCells(),
                 RowCells(("best", "offset"), lambda row: f"{row.offset:+d}"),
                 NumberCells("offset_share", "share", DECIMALS),
-                RowCells("more", _beyond_offset),
+                RowCells("gain", _beyond_offset),
             ),
             label=TextCells("relation", most=MOST_NAME),
             left_out=_left_out,

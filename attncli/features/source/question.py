@@ -161,8 +161,10 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
     if len(result.sources) == 1:
         return
     order = ", then by ".join(ORDERS[kind] for kind in kinds)
-    colours = "the former" if kinds[1:] else "this number"
-    yield f"Sources are sorted by {order}; the answer is coloured by {colours}."
+    if len(kinds) == 1:
+        yield f"Sources are sorted, and the answer is coloured, by {order}."
+    else:
+        yield f"Sources are sorted by {order}; the answer is coloured by {ORDERS[kinds[0]]}."
 
 
 def report_heads(

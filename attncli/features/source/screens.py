@@ -161,7 +161,7 @@ def _compared(report: Report, display: Display) -> Iterator[str]:
     agreements = []
     for row in rankings:
         spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
-        first = "first right" if row.first_right else "first wrong"
+        first = "first source right" if row.first_right else "first source wrong"
         agreements.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
     yield plain_text(f"Weights compared with {measurement}: {'; '.join(agreements)}.")
 
