@@ -12,9 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
-from gguf import GGUFWriter
 from safetensors import SafetensorError, safe_open
 from transformers import AlbertConfig, AlbertModel
 
@@ -27,43 +25,16 @@ from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import check_gguf
 from tests.conftest import Attn, some_seldom
 from tests.model_folders import save_model, save_tokenizer
+from tests.models.test_gguf_keys import FREQ_BASE, NUM_TOKENS, model_of, write
 
-WIDTH, HIDDEN, BLOCKS = 16, 24, 2
-TOKENS = [*"abcdefgh", "ab", "cd", "Ġ", "<s>", "</s>", "<unk>"]
+SPACE = "\u0120"
+WORDS = ["<unk>", "<s>", "</s>", *"theca", SPACE, f"{SPACE}t", "th", "the", f"{SPACE}the"]
+BYTE_LEVEL = {"model": "gpt2", "tokens": WORDS + [chr(0x41 + i) for i in range(NUM_TOKENS - len(WORDS))]}
 
 
 def save_gguf(path: Path) -> bytes:
     """A Llama of two blocks in one file."""
-    writer = GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(BLOCKS)
-    writer.add_feed_forward_length(HIDDEN)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([1] * 11 + [3] * 3)
-    writer.add_token_merges(["a b", "c d"])
-    writer.add_bos_token_id(11)
-    writer.add_eos_token_id(12)
-    writer.add_unk_token_id(13)
-    shapes = {
-        "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH),
-        "attn_v": (WIDTH // 2, WIDTH), "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,),
-        "ffn_gate": (HIDDEN, WIDTH), "ffn_up": (HIDDEN, WIDTH), "ffn_down": (WIDTH, HIDDEN),
-    }  # fmt: skip
-    numbers = np.random.default_rng(0)
-    tensors: dict[str, tuple[int, ...]] = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
-    tensors |= {f"blk.{i}.{name}": shape for i in range(BLOCKS) for name, shape in shapes.items()}
-    for name, shape in tensors.items():
-        writer.add_tensor(f"{name}.weight", numbers.standard_normal(shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write(path, "llama", model_of("Llama", {}), FREQ_BASE, tokenizer=BYTE_LEVEL)
     return path.read_bytes()
 
 

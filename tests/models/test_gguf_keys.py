@@ -15,6 +15,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import attncli
 from attncli.errors import UserError
+from attncli.models.weight_headers import gguf_header
+from tests.conftest import Attn
 
 NUM_TOKENS, CONTEXT, LAYERS, WIDTH, HEADS = 64, 128, 2, 32, 4
 SIZES = {
@@ -295,6 +297,17 @@ def test_a_gguf_file_has_the_attention_of_its_model(name: str, tmp_path: Path) -
         extra = {f"rope_factors_{length}.weight": LONG[f"{length}_factor"] for length in ("long", "short")}
     write(tmp_path / "tiny.gguf", kind, model, keys, extra)
     assert max(differences(tmp_path / "tiny.gguf", model)) < 1e-5
+
+
+def test_a_file_with_an_output_matrix_opens_without_its_head(tmp_path: Path, attn: Attn) -> None:
+    """Most large models have a separate matrix; only small ones share it with the embeddings."""
+    path = tmp_path / "tiny.gguf"
+    for tied in (False, True):
+        model = model_of("Llama", {"rope_parameters": BASE, "tie_word_embeddings": tied})
+        write(path, "llama", model, FREQ_BASE)
+        assert ("output.weight" in gguf_header(path).tensors) != tied
+        ended = attn(["heads", "--model", str(path), "w1 w2 w3 w4"])
+        assert (ended.code, ended.err) == (0, "")
 
 
 def llama3_factors() -> list[float]:
