@@ -542,8 +542,9 @@ def gguf_weights(
         return None if result.name is None else result.weights
 
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call] # as above
     # Weights that a model without its head does not need.
-    of_head = () if model.get_output_embeddings() is not None else ("output.weight", "output.bias")
+    unused = () if head is not None else ("output.weight", "output.bias")
     file = WeightFile(path)
     sources: dict[str, NumberSource] = {}
     parts: dict[str, list[tuple[str, NumberSource]]] = {}
@@ -563,7 +564,7 @@ def gguf_weights(
             parts.setdefault(target, []).append((name, source))
             if target in shapes:
                 sources[target] = Processed(parts[target], process, target, shapes[target])
-        elif name not in ROPE_TENSORS and name not in of_head:
+        elif name not in ROPE_TENSORS and name not in unused:
             unread.append(name)
     if unread:
         raise UserError(f"model: {path}: its tensor {unread[0]:.200} is not supported by transformers")
