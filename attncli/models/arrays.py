@@ -560,10 +560,12 @@ def checked_weights(
         raise UserError(f"{name}: must contain only numbers between -{LARGEST:g} and {LARGEST:g}")
     num_queries, num_keys = array.shape[-2:]
     if tokens is not None and len(tokens) != num_queries:
-        raise UserError(f"--tokens: must have {num_queries} tokens, one for each query (got {len(tokens)})")
+        raise UserError(
+            f"--tokens: must contain {num_queries} tokens, one for each query (got {len(tokens)})"
+        )
     if context_tokens is not None and len(context_tokens) != num_keys:
         raise UserError(
-            f"--context-tokens: must have {num_keys} tokens, one for each key (got {len(context_tokens)})"
+            f"--context-tokens: must contain {num_keys} tokens, one for each key (got {len(context_tokens)})"
         )
     if tokens is not None and context_tokens is None and num_keys != num_queries:
         raise UserError(

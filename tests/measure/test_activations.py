@@ -156,7 +156,7 @@ def test_a_saved_cache_can_be_shown(llama: LlamaForCausalLM, tmp_path: Path) -> 
     several = {name: torch.cat([tensor] * 3) for name, tensor in cache.items()}
     with pytest.raises(attncli.UserError, match="contains 3 texts"):
         attncli.read_cache(several)
-    with pytest.raises(attncli.UserError, match="no weights of layers"):
+    with pytest.raises(attncli.UserError, match="contains no attention weights"):
         attncli.read_cache({"loss": torch.zeros(3)})
 
 
@@ -254,16 +254,16 @@ def test_anything_but_a_cache_is_one_line(llama: LlamaForCausalLM) -> None:
         (
             {name: cache[name] for name in cache if name.endswith("scores")},
             None,
-            "has no weights of layers",
+            "contains no attention weights",
         ),
-        ({"blocks.0.attn.hook_q": weights}, None, "has no weights of layers"),
+        ({"blocks.0.attn.hook_q": weights}, None, "contains no attention weights"),
         (cache, "blocks.0.attn.hook_patern", "did you mean 'blocks.0.attn.hook_pattern'"),
         (cache, 3, r"array: must be a name, .* \(got 3\)"),
     ]
     for given, array, line in wrong:
         with pytest.raises(attncli.UserError, match=line):
             attncli.read_cache(given, array=array)
-    with pytest.raises(attncli.UserError, match=r"^tokens: must be 11"):
+    with pytest.raises(attncli.UserError, match=r"^tokens: must contain 11 tokens"):
         attncli.read_cache(cache, ["a", "b"])
 
 
@@ -352,7 +352,7 @@ def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:
     assert "must be encoder|decoder|cross:LAYER:HEAD" in raised(
         lambda: attncli.patch(of_stacks, "1:1", without_output)
     )
-    assert "has 2 layers (got decoder:2:1)" in raised(
+    assert "has only 2 layers (got decoder:2:1)" in raised(
         lambda: attncli.patch(of_stacks, "decoder:2:1", without_output)
     )
     assert "3 layers (got 3:0)" in raised(lambda: attncli.patch(model, "3:0", without_output))

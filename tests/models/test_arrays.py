@@ -236,7 +236,7 @@ FITTING = {
     (): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got a single number)",
     (2, 0): "w: is empty (2 × 0)",
     (2, 3): "--context-tokens: is required, since w has 2 queries but 3 keys",
-    (3, 3): "--tokens: must have 3 tokens, one for each query (got 2)",
+    (3, 3): "--tokens: must contain 3 tokens, one for each query (got 2)",
 }  # fmt: skip
 
 
@@ -254,7 +254,9 @@ def test_arrays_of_nan_or_huge_numbers_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=message.replace("+", r"\+")):
             checked_weights(np.full((2, 2), value), "w", None, None)
-    with pytest.raises(UserError, match=r"--context-tokens: must have 3 tokens, one for each key \(got 1\)"):
+    with pytest.raises(
+        UserError, match=r"--context-tokens: must contain 3 tokens, one for each key \(got 1\)"
+    ):
         checked_weights(np.ones((2, 3)), "w", None, ["a"])
     with pytest.raises(UserError, match=r"needs about .* GB of memory"):
         checked_weights(np.ones((2, 3)), "w", None, None, most_bytes=10)
