@@ -38,7 +38,7 @@ TEXT = "to be or not to be"
 
 
 class Addition(NamedTuple):
-    """A block of docs/adding.md: the table or class that it is a row of, and its code."""
+    """A block of docs/adding.md: its code, and the table or class to which it adds a row."""
 
     file: str
     row_of: str
@@ -68,7 +68,7 @@ def wheel() -> bytes:
 
 
 def built(folder: Path, files: Mapping[str, str]) -> bytes:
-    """The wheel of these files, which are written to a folder."""
+    """Write the files to a folder and return their wheel."""
     for file, code in files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(code)
@@ -79,7 +79,7 @@ def built(folder: Path, files: Mapping[str, str]) -> bytes:
 
 
 def install_wheel(site: Path, content: bytes | None = None) -> None:
-    """What `pip install --target` does with a wheel, by default that of examples/attn-spread."""
+    """Install a wheel as `pip install --target` does, by default that of examples/attn-spread."""
     with zipfile.ZipFile(io.BytesIO(content or wheel())) as archive:
         archive.extractall(site)
 
@@ -130,11 +130,11 @@ class Package(NamedTuple):
     process: "subprocess.Popen[str]"
 
     def attn(self, *arguments: str) -> str:
-        """What a command of the copy prints on standard output."""
+        """Run a command of the copy and return its standard output."""
         return self._printed(arguments)
 
     def python(self, script: str) -> str:
-        """What a script prints that imports the copy."""
+        """Run a script that imports the copy and return its output."""
         return self._printed(script)
 
     def report(self, *arguments: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "self": {"sentence": "a b a b"},
     "multihead": {"sentence": "a b a b"},
     "cross": {"sentence": "a b", "context": "c d e"},
-    "show": [],  # all that is measured of arrays are the statistics of rows, which no class lists
+    "show": [],  # arrays have only statistics of rows, which no class lists
     "average": {"sentence": "a b a b"},
     "scale-demo": {"scale": "none"},
     "norm": {"kind": "all"},
@@ -178,9 +178,9 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "heads of pairs": {"pairs": str(ROOT / "configs" / "alice.conllu")},
-    "heads of words": [],  # these take a model that hears, and none ships
+    "heads of words": [],  # these need a model that hears, and none ships with attn
     "heads of alignment": [],
-    "record": [],  # its report stands on standard error, and its flags before a program
+    "record": [],  # its report is on standard error, and its flags precede a program
     "separate": {"label": "answered"},
     "separate of texts": [],  # its detector is in a file
     "source": {"split": "sentence"},
@@ -201,13 +201,13 @@ MORE = "third"
 
 
 def first_table(kind: type[Result]) -> StatisticGroup:
-    """The first that a store keeps, else the first; with columns that a class lists."""
+    """The first table that a store keeps, or else the first one, among tables with declared columns."""
     tables = [group for group in kind.groups() if not group.is_numbers and group.kind is not None]
     return next((table for table in tables if table.is_kept), tables[0])
 
 
 def add_columns(root: Path) -> None:
-    """A column in the class of the first such table of each kind, one line each."""
+    """Add a column to the class of the first such table of each kind, with one line each."""
     rows = {first_table(kind).kind for kind in KINDS.values()}
     for kind in sorted(rows, key=lambda kind: kind.__name__):
         file = Path(inspect.getfile(kind)).relative_to(ROOT)
@@ -236,7 +236,7 @@ def test_every_part_of_the_package_is_used(package: Package) -> None:
 
 
 def test_papers_of_the_package_are_cited(package: Package, tmp_path: Path) -> None:
-    """One of attn's bibliography and one of the package's own, whose statistic is in other reports, too."""
+    """One paper is in attn's bibliography, the other in the package's, for a statistic of all reports."""
     files = [str(tmp_path / f"{name}.json") for name in ("spread", "self")]
     package.attn("spread", TEXT, "-o", files[0])
     package.attn("self", TEXT, "-o", files[1])
@@ -252,7 +252,7 @@ def test_papers_of_the_package_are_cited(package: Package, tmp_path: Path) -> No
 
 
 def test_the_folder_of_the_package_works_as_a_built_in_feature(package: Package, tmp_path: Path) -> None:
-    """In features/, with its modules renamed, and the index written anew."""
+    """The folder is moved to features/, its modules are renamed, and the index is written again."""
     shutil.copytree(ROOT / "attncli", tmp_path / "attncli")  # with the compiled modules
     folder = tmp_path / "attncli" / "features" / "spread"
     (folder / "lessons").mkdir(parents=True)

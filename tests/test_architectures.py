@@ -12,7 +12,7 @@ from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE, SE
 
 @pytest.mark.parametrize("name", some_seldom(SAMPLE, SELDOM))
 def test_a_model_is_measured_correctly_or_refused_with_a_reason(name: str, tmp_path: Path) -> None:
-    """`python -m tools.architecture_sweep FILE` does the same for every architecture there is."""
+    """`python -m tools.architecture_sweep FILE` does the same for every architecture."""
     result = check(name, tmp_path / "model", predicting=False)
     assert not result.wrong, "\n".join(result.wrong)
     assert result.verdict != "not testable", result.reason
@@ -23,7 +23,7 @@ def test_a_model_is_measured_correctly_or_refused_with_a_reason(name: str, tmp_p
 
 @pytest.mark.parametrize("name", some_seldom(PREDICTING, SELDOM_PREDICTING))
 def test_text_and_loss_without_a_head(name: str, tmp_path: Path) -> None:
-    """One run on the whole sequence; hooks that zero what W_O reads of a head; the model's own logits."""
+    """Oracles: a run on the whole sequence, hooks that zero a head's input to W_O, the model's logits."""
     outcomes = check_predicting(name, tmp_path / "model")
     wrong = [line for outcome in outcomes.values() for line in outcome.wrong]
     assert not wrong, "\n".join(wrong)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
 LEAVES = {"errors", "feature", "index", "records", "system"}
-# Our rooms that each room may import.
+# The rooms of attncli that each room may import.
 ARROWS = {
     "cli": {"commands", "settings", "core", *LEAVES},
     "notebook": {"settings", "runs", "models", "views", *LEAVES},
@@ -67,7 +67,7 @@ LOADERS = {"import_module", "__import__", "load_place", "load_usable_place"}
 
 
 def modules_named(path: Path) -> set[str]:
-    """The modules of ours that texts of a file name, whole or as its table does."""
+    """The modules of attncli that strings of a file name, in full or as in its table."""
     prefixes = {"", TABLES.get(path.relative_to(PACKAGE).as_posix(), "")}
     texts = {
         node.value.partition(":")[0]
@@ -78,7 +78,7 @@ def modules_named(path: Path) -> set[str]:
 
 
 def modules_needed(path: Path) -> set[str]:
-    """Those of the statements of a file, in functions too, but for what type checkers alone import."""
+    """The modules that a file imports, also in functions, but not only for type checkers."""
     unneeded = {
         node
         for part in nodes_of(path)
@@ -231,8 +231,8 @@ ORDINARY_WORDS = {
 """Names of features that are also kinds of attention, axes, keys, or words of messages."""
 
 
-def test_few_strings_of_the_kernel_are_names_of_features() -> None:
-    """Nor of their commands, functions and kinds of results; none is a place in a folder of a feature."""
+def test_no_string_of_the_kernel_is_the_name_of_a_feature() -> None:
+    """Nor of commands, functions and kinds of results of features, or places in features."""
     cards = FEATURES.values()
     names = {*FEATURES, *(question.name for card in cards for question in card.questions)}
     names |= {kind for card in cards for kind in card.results} | {

@@ -53,7 +53,7 @@ def store(version: str, tmp_path: Path) -> Path:
 
 
 def assert_still_there(old: Any, new: Any, place: str, *, tolerance: float = 0) -> None:
-    """Every name and value of the old one is in the new one; a number moves by the tolerance at most."""
+    """Assert that every old name and value is in the new report; numbers may differ by the tolerance."""
     if isinstance(old, dict):
         assert isinstance(new, dict) and old.keys() <= new.keys(), place
         for name, value in old.items():
@@ -85,7 +85,7 @@ NAMED = ("patterns", "strongest")
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Without what CHANGELOG.md says is another since: patterns of short texts, and the order of edges."""
+    """The report without what CHANGELOG.md says has changed: patterns of short texts, the order of edges."""
     report = copy.deepcopy(report)
     if "edges" in report["statistics"]:  # sorted by another number now, and more of them
         edges = report["statistics"]["edges"]

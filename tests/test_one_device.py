@@ -52,13 +52,13 @@ def test_an_experiment_gives_the_same_numbers_on_another_device(
     expected = run(experiment, **settings, device="cpu")
     with pretended_cuda(monkeypatch):
         found = run(experiment, **settings, device="cuda")
-    # A regression over all heads makes more of what rounding differs by.
+    # A regression over all heads amplifies rounding errors.
     assert_same_numbers(found, expected, tolerance=1e-2 if experiment == "separate" else 1e-5)
 
 
 def assert_same_numbers(found: Report, expected: Report, tolerance: float = 1e-5) -> None:
-    """The tensors and statistics of both; the setting `device` differs."""
-    # By torch there, and compiled here, where there is a compiler.
+    """Compare tensors and statistics; the setting `device` differs."""
+    # One pass is torch's; the other is compiled, if there is a compiler.
     assert_same(found.tensors, expected.tensors, tolerance=tolerance)
     assert_same(found.statistics, expected.statistics, tolerance=tolerance)
 
@@ -73,7 +73,7 @@ def test_a_model_is_measured_on_one_device(
     folder = str(save_model(tmp_path, architecture))
     text = {"model": folder, "sentence": "the cat sat because the cat was tired"}
     asked = [
-        # BLOOM gives its weights alone, without the values.
+        # BLOOM returns its weights without the values.
         ("heads", {"weighted": architecture != "BLOOM", "maps": "self"}),
         ("heads", {"skip_sink": 1}),
         ("self", {"layer": 1, "explain": True}),

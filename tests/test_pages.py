@@ -23,7 +23,7 @@ MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
 
 
 def first_of_each_name() -> set[str]:
-    """One command of each name, to run in a pipe as well; tests/views/tables has every screen in both."""
+    """One command of each name, which also runs in a pipe; tests/views/tables has every screen both ways."""
     blocks = [match for page in PAGES for match in BLOCK.finditer(page.read_text()) if not match[2]]
     commands = [line[2:] for block in blocks for line in block[3].splitlines() if line.startswith("$ ")]
     return {*{command.split()[1]: command for command in reversed(commands) if runs_again(command)}.values()}

@@ -34,7 +34,7 @@ RUN = """if True:
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 
 
 def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[str, dict[str, str]]) -> None:
-    """What `pip install --target` makes of a package: its modules, and its metadata."""
+    """Write a package's modules and metadata as `pip install --target` does."""
     for module, code in modules.items():
         (site / f"{module}.py").write_text(code)
     info = site / f"{name}-1.0.dist-info"
@@ -57,14 +57,14 @@ def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[s
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with examples/attn-spread, as one of site-packages."""
+    """A folder of installed packages with examples/attn-spread."""
     site = tmp_path_factory.mktemp("site")
     install_wheel(site)
     return site
 
 
 def install_card(site: Path, package: str, name: str, modules: dict[str, str]) -> None:
-    """A package with a card, feature.py among its modules, behind the entry point of that name."""
+    """Install a package with a card, its module feature.py, and an entry point with that name."""
     (site / package).mkdir(parents=True)
     for module, code in {"__init__": "", **modules}.items():
         (site / package / f"{module}.py").write_text(code)
@@ -111,7 +111,7 @@ def test_a_package_works_with_views_batches_and_exports(site: Path, tmp_path: Pa
         "batch": ["batch", "b.yaml", "-o", "b.db", "--workers", "1", "--expect", "similarity.max < 1.5"],
         "schema": ["info", "config-schema"],
     }
-    # dot draws which heads feed which, subtitles are of spoken words, and nothing else.
+    # dot only draws which heads feed which, and subtitles only have spoken words.
     every = [view for view in (*VIEWS, "tsv") if view not in ("dot", "srt", "vtt")]
     commands |= {f"as {view}": ["similarity", *words, "-o", f"y.{view}", "--format", view] for view in every}
     commands["difference"] = ["diff", "y.json", "x.json"]
@@ -135,7 +135,7 @@ def test_a_package_works_with_views_batches_and_exports(site: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a model with short convolutions, which attn makes no layers of."""
+    """The folder of a model with short convolutions, which attn does not measure without a package."""
     folder = tmp_path_factory.mktemp("lfm2")
     save_model("lfm2", folder, head_class("lfm2"))
     return folder

@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-# Compiling is left to what imports a module: pip would compile all of them, in four environments.
+# Modules are compiled when they are imported: pip would compile all of them, in four environments.
 OPTIONS = ("--no-deps", "--no-index", "--no-compile")
 
 
@@ -56,7 +56,7 @@ def installed(wheel: Path, interpreter: str, folder: Path) -> Path:
     python = folder / "bin" / "python"
     run([sys.executable, "-m", "pip", "--python", python, "install", *OPTIONS, wheel])
     (site,) = folder.glob("lib/*/site-packages")
-    # A line of a .pth file adds a folder to the path and reads no .pth file in it: not the editable install.
+    # A folder in a .pth file is added to the path, but its .pth files are not read: no editable install.
     needed = [folder for folder in sys.path if Path(folder).name == "site-packages"]
     (site / "needed.pth").write_text("".join(f"{folder}\n" for folder in needed))
     place = run([python, "-c", "import attncli; print(attncli.__file__)"], cwd=folder)

@@ -90,7 +90,7 @@ def test_the_confirmed_heads_are_those_that_were_found() -> None:
 
 @pytest.mark.nightly
 def test_reruns_by_attn_and_by_transformers_give_the_stored_numbers() -> None:
-    """Differences, a swapped head and what a head adds, on four prompts, by hooks on the eager model."""
+    """Oracles on four prompts: hooks on the eager model for a swapped head and for a head's contribution."""
     study = study_indirect_objects.read(INDIRECT / "results.csv")
     kept = study.texts()
     folder = str(smollm2())

@@ -19,7 +19,7 @@ TEXT = "to be or not to be"
 
 
 def template() -> dict[str, str]:
-    """The files that the page prints."""
+    """The files printed on the page."""
     page = (ROOT / "docs" / "plugins.md").read_text()
     section = page.partition("## A template\n")[2].partition("\n## ")[0]
     files = {FILE.findall(text)[-1]: code for text, code in BLOCK.findall(section)}
@@ -45,7 +45,7 @@ def test_the_template_of_the_page_runs_as_printed_and_passes_its_own_test(tmp_pa
 
 @pytest.mark.nightly
 def test_the_example_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a form of a built-in command, and a question without a kind of results."""
+    """It has a form of a built-in command, and a question without a kind of results."""
     install_wheel(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{ROOT}")
     commands = (["spread", TEXT], ["heads", "--spread", TEXT], ["similarity", TEXT])

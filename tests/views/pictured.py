@@ -1,4 +1,4 @@
-"""Reports of pictures with made-up weights: a picture of its own, patches in rows, and [CLS]."""
+"""Reports of synthetic pictures with synthetic weights on their patches and on [CLS]."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -24,7 +24,7 @@ from tests.views.page.pages import softmax
 
 
 def drawn_picture(width: int, height: int, boxes: Sequence[Box | None], name: str = "disc.png") -> Picture:
-    """A light disc on a dark ground."""
+    """A light disc on a dark background."""
     y, x = np.mgrid[0:height, 0:width]
     disc = (x - width / 2) ** 2 + (y - height / 3) ** 2 < (min(width, height) / 4) ** 2
     pixels = np.where(disc[..., np.newaxis], [240, 200, 120], [20, 40, 60]).astype(np.uint8)
@@ -69,7 +69,7 @@ def survey(
     is_whole: bool = False,
     **spec: object,
 ) -> Report:
-    """The looks of every head from [CLS], their means and the rollout; with the whole weights or without."""
+    """The looks of every head from [CLS], their means and the rollout, with or without the whole weights."""
     tokens = tokens_of_patches(rows, columns)
     picture = drawn_picture(14 * columns, 14 * rows, [None, *patches(rows, columns)])
     weights = weights_of(len(tokens), layers, heads)
@@ -102,7 +102,7 @@ def survey(
 
 
 def written_words(*words: str) -> Report:
-    """A picture of 15 patches and a word as the prompt, and where the model looked for each word it wrote."""
+    """A prompt of a word and a picture of 15 patches, and the looks of each word that the model wrote."""
     num_tokens = 16 + len(words)
     picture = drawn_picture(50, 30, [*patches(3, 5), *[None] * (1 + len(words[1:]))])
     weights = weights_of(num_tokens)[15 : num_tokens - 1, : num_tokens - 1]
@@ -136,7 +136,7 @@ def several_pictures(
     num_pictures: int | None = None,
     names: tuple[str, ...] = (),
 ) -> Report:
-    """A survey of pictures of so many rows and columns of patches, each with the same maps."""
+    """A survey of pictures with these numbers of rows and columns of patches, each with the same maps."""
     rows = []
     for number, (down, across) in enumerate(sizes):
         tokens = tokens_of_patches(down, across)
@@ -153,7 +153,7 @@ def several_pictures(
 
 
 def spoken(words: Sequence[str], *pictures: Picture) -> Report:
-    """A report of these words, each half a second long, with the blanks that stand before them."""
+    """A report of these spoken words, each half a second long; a space may precede a word."""
     rows = SpokenWord.rows(
         {
             "word": word.strip(),

@@ -1,4 +1,4 @@
-"""Places on a colour map against matplotlib's maps and norms, and against closed forms."""
+"""Positions on a colour map against matplotlib's maps and norms, and against closed forms."""
 
 import matplotlib
 import numpy as np

@@ -100,7 +100,7 @@ def test_a_report_is_headings_tables_and_lists() -> None:
 
 
 def cells(text: str) -> list[list[str]]:
-    """The texts of the cells of every row of every table, as a parser reads them."""
+    """The cells of every row of every table, as read by a parser."""
     rows: list[list[str]] = []
     for before, token in pairwise(PARSER.parse(text)):
         if token.type == "tr_open":
@@ -111,7 +111,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def assert_no_markup(text: str) -> None:
-    """Nothing but headings, paragraphs, lists, tables and, for drawings, code; bold for numbers alone."""
+    """Assert that there are only headings, paragraphs, lists, tables and code, and bold only for numbers."""
     blocks = {"heading", "paragraph", "bullet_list", "list_item", "table", "thead", "tbody", "tr", "th", "td"}
     for token in PARSER.parse(text):
         kind = token.type.removesuffix("_open").removesuffix("_close")

@@ -30,7 +30,7 @@ from tests.views.pictured import drawn_picture, one_head, patches, survey, token
 
 
 def naive(boxes: list[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Pixel by pixel: the sum over the boxes that its centre lies on."""
+    """For each pixel, the sum over the boxes that cover its centre."""
     found = np.full((height, width), np.nan)
     for y, x in np.ndindex(height, width):
         at = [

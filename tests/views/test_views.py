@@ -1,4 +1,4 @@
-"""The views of whole reports: golden files of the tables, and that json holds every number."""
+"""The views of whole reports: golden files of tables, and JSON with every number."""
 
 import io
 import json

@@ -236,7 +236,9 @@ def test_an_unknown_table_is_refused_in_one_line(attn: Attn, tmp_path: Path) -> 
         "--show: a csv file holds one table: give one name (got rows, keys)\n"
     )
     assert not list(tmp_path.iterdir())
-    beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone
+    beside = attn(
+        ["self", "--show", "keys"]
+    )  # a table in files; on a screen, it is only shown beside the weights
     assert beside.code == 2 and "--show: the report has no part keys" in beside.err
 
 

@@ -1,4 +1,4 @@
-"""Chromium, and pages opened in it from disk."""
+"""Chromium, and pages opened from disk."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ ARGUMENTS += ["--disable-background-networking", "--disable-component-update", "
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium; where it is not installed the tests are skipped, and in CI that is a failure."""
+    """Debian's Chromium. Without it, the tests are skipped, except in CI, where they fail."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         missing = "no Chromium on this machine: apt install chromium"
@@ -36,12 +36,12 @@ Tabs = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def tabs(browser: Any) -> Tabs:
-    """Tabs that no test has open, by the options of their context: a new one takes a core half a second."""
+    """Idle tabs by the options of their context, because a new tab takes half a second."""
     return {}
 
 
 def new_tab(browser: Any, **options: Any) -> Any:
-    """A tab that notes in `told` and `asked` what its page tells, throws, and asks of a network."""
+    """A tab that records messages and errors of its page in `told`, and its network requests in `asked`."""
     context = browser.new_context(**options)
     page = context.new_page()
 
@@ -58,7 +58,7 @@ def new_tab(browser: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
-    """Opens a page from disk once it is drawn. At the end nothing was asked of a network, told or thrown."""
+    """Open a page and wait until it is drawn. At the end, check that it made no request, message or error."""
     told: list[str] = []
     asked: list[str] = []
     taken: list[tuple[str, Any]] = []
@@ -71,7 +71,7 @@ def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
         taken.append((repr(options), page))
         page.told, page.asked, page.file = told, asked, path.as_uri()
         page.set_viewport_size({"width": width, "height": 900})
-        page.mouse.move(-1, -1)  # over nothing, wherever the test before left it
+        page.mouse.move(-1, -1)  # away from everything, wherever the last test left it
         page.goto(page.file)
         page.wait_for_selector("html[data-drawn]")
         return page

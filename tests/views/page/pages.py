@@ -1,4 +1,4 @@
-"""Reports of a model's heads with made-up weights, and pages of reports, for the tests of the page."""
+"""Reports of a model's heads with synthetic weights, and pages of reports, for the tests of the page."""
 
 import io
 import posixpath
@@ -38,7 +38,7 @@ def random_weights(*shape: int, sharpness: float = 1.0, seed: int = 0) -> np.nda
 
 
 def survey(num_layers: int, num_heads: int) -> dict[str, Any]:
-    """A row a head, the induction score growing from the first to the last."""
+    """One row per head, with induction scores that grow from the first head to the last."""
     rows = [
         {"layer": layer, "head": head, "kind": "self", "induction": (layer * num_heads + head) / 1000}
         for layer in range(num_layers)
@@ -56,7 +56,7 @@ def heads_report(tokens: Sequence[str], weights: np.ndarray) -> Report:
 
 
 def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 0) -> Report:
-    """Maps of blocks of weights of every head, and whole random weights of those asked for."""
+    """Pooled maps of every head, and whole random weights of the requested heads."""
     size = -(-num_tokens // MAP_SIZE)
     count = -(-num_tokens // size)
     blocks = ("layer", "head", "query_block", "key_block")
@@ -73,7 +73,7 @@ def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 
 
 
 def pixels_of(canvas: Any) -> np.ndarray:
-    """Red, green, blue and alpha: as a PNG, since a list of a million numbers takes seconds on its way."""
+    """Red, green, blue and alpha, sent as a PNG because a list of a million numbers takes seconds."""
     _, _, png = canvas.evaluate("canvas => canvas.toDataURL()").partition(",")
     return np.asarray(Image.open(io.BytesIO(b64decode(png))).convert("RGBA")).astype(int)
 

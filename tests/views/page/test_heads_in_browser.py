@@ -29,7 +29,7 @@ TEXT = "the cat sat because the cat was tired"
 
 
 def captions(page: Any) -> dict[str, str]:
-    """The number below each small map, in their order."""
+    """The number below each thumbnail, in order."""
     names = page.locator(".thumbnail .caption span:first-child").all_text_contents()
     return dict(zip(names, page.locator(".thumbnail .statistic").all_text_contents(), strict=True))
 
@@ -40,7 +40,7 @@ def ink_of(swatch: Any) -> list[int]:
 
 
 def drawn(page: Any) -> np.ndarray:
-    """The colours of what can be seen between the tokens."""
+    """The colours of the visible lines between the tokens."""
     page.wait_for_timeout(50)
     pixels = pixels_of(page.locator(".sides > canvas")).reshape(-1, 4)
     return pixels[pixels[:, 3] > 90, :3]
@@ -77,7 +77,7 @@ def test_heads_and_tables_are_sorted_in_either_order(opened: Opened) -> None:
 def test_the_weight_between_tokens_is_that_of_the_survey(
     opened: Opened, queries: list[str], keys: list[str], said: str
 ) -> None:
-    """--from and --to on a causal model, whose early queries do not see these keys; a word of tokens."""
+    """--from and --to on a causal model, where early queries do not see the keys; a word of several tokens."""
     found = run("heads", sentence=TEXT, **{"from": queries, "to": keys})
     expected = {f"{row['layer']}:{row['head']}": row["from_to_weight"] for row in found.table("heads")}
     page = opened(page_of(run("heads", sentence=TEXT, maps="self")))
@@ -105,7 +105,7 @@ def test_the_page_of_a_survey_starts_with_its_tokens_and_its_first_head(opened: 
 
 @pytest.mark.parametrize("name", ["the cat", 'said "it now'])
 def test_a_name_with_a_blank_is_one_name_when_its_box_is_edited(opened: Opened, name: str) -> None:
-    """Of a token, or of the words that make it up."""
+    """The name is that of a token or of the words that form it."""
     weights = np.full((2, 2, 4, 4), 0.1)
     weights[1, 0, 2, 1] = 0.9
     report = heads_report(["a", name, "on", "5"], weights)

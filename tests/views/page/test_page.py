@@ -71,7 +71,7 @@ def reports_in(page: str) -> list[dict[str, Any]]:
 
 
 def unpacked(text: str, dtype: str) -> np.ndarray:
-    """The other way round, as the page's script does it."""
+    """Unpack the numbers as the page's script does."""
     planes = zlib.decompress(base64.b64decode(text), wbits=-15)
     size = np.dtype(dtype).itemsize
     columns = np.frombuffer(planes, dtype=np.uint8).reshape(size, -1)[::-1]
@@ -145,7 +145,7 @@ def test_every_experiment_reads_back_from_its_page(case: str) -> None:
     for tensor, whole in zip(data["tensors"], report.tensors.values(), strict=True):
         values = np.broadcast_to(decoded(tensor), whole.values.shape)
         assert (*tensor["shared"], *tensor["axes"]) == whole.axes
-        # The weight of a hidden key is 0, and no number on the page.
+        # The weight of a hidden key is 0, and missing on the page.
         is_hidden = np.isnan(values) & (whole.values == 0)
         np.testing.assert_array_equal(values[~is_hidden], whole.values[~is_hidden])
         if values.ndim > 1:
@@ -198,7 +198,7 @@ def test_the_scripts_make_no_markup_and_fetch_nothing(beginning: str) -> None:
 
 
 def test_all_files_of_the_page_are_in_it() -> None:
-    """Of its own ones; those of a block are in the pages of its reports alone."""
+    """Files of a block are only in pages of its reports."""
     scripts = {name.removeprefix(SHARED) for beginning in BEGINNINGS.values() for name in modules(*beginning)}
     for folder, names in (("scripts", scripts), ("styles", {*STYLES, LAYOUT})):
         root = Path(str(SOURCES / folder))
@@ -209,7 +209,7 @@ def test_all_files_of_the_page_are_in_it() -> None:
 
 
 def test_modules_import_what_others_export_and_nothing_twice() -> None:
-    """As one script they share a scope: each name is declared once, and before a module that needs it."""
+    """The joined modules share a scope: each name is declared once, before any module that needs it."""
     names = [exports_and_imports(modules(*beginning)) for beginning in BEGINNINGS.values()]
     exported, imported = (set().union(*each) for each in zip(*names, strict=True))
     assert exported - imported == {"blocks", "show"}

@@ -44,7 +44,7 @@ ATTENTION = ("query", "key")
 
 
 def sentence_report(seed: int = 0) -> Report:
-    """`the cat walks on the street` with weights of which no two are alike."""
+    """`the cat walks on the street` with weights that all differ."""
     weights = NamedTensor(("query", "key"), random_weights(6, 6, seed=seed))
     return Report("self", {}, {}, SENTENCE, (), {"weights": weights})
 
@@ -213,7 +213,7 @@ def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -
 
 
 def test_lines_of_a_difference_keep_its_sign(opened: Opened) -> None:
-    """More of the first key is red, less of it blue; weights have neither colour."""
+    """Positive differences are red, negative ones blue; weights have neither colour."""
     values = np.array([[0.5, -0.5], [-0.5, 0.5]])
     tokens = ("a", "b")
     inks = {}

@@ -17,7 +17,7 @@ from tests.views.pictured import drawn_picture, one_head, several_pictures, spok
 
 
 def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
-    """Whether nearly every pixel is what other views paint; edges in a picture are resampled otherwise."""
+    """Return True if nearly every pixel is as in other views; browsers resample edges differently."""
     found = pixels_of(canvas)[..., :3]
     (look,) = (look for look in tensor_looks(report, name) if tuple(n for _, n in look.place) == place)
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))

@@ -1,4 +1,4 @@
-"""Pictures with weights over them as PNG and SVG: the pixels that every view paints, numbers beside them."""
+"""Pictures with weights over them as PNG and SVG: the same pixels as in other views, beside numbers."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Several pictures, each with its maps, as PNG and SVG, on a terminal, and from a saved report."""
+"""Several pictures, each with its maps, in PNG and SVG files, on a terminal, and from a saved report."""
 
 import io
 from itertools import pairwise

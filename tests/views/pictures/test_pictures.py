@@ -53,7 +53,7 @@ def images(figure: Figure) -> list[AxesImage]:
 
 
 def labels(figure: Figure, panel: int) -> tuple[list[str], list[str]]:
-    """The texts at the rows and columns of a panel."""
+    """The labels of the rows and columns of a panel."""
     axes = [axes for axes in figure.axes if axes.images][panel]
     return [t.get_text() for t in axes.get_yticklabels()], [t.get_text() for t in axes.get_xticklabels()]
 
@@ -116,7 +116,7 @@ def test_a_repeated_word_is_two_rows_and_two_columns() -> None:
 
 
 def test_colours_are_those_of_the_numbers() -> None:
-    """Viridis from the least to the most; grey for no number."""
+    """Viridis from the smallest number to the largest; grey for missing numbers."""
     figure = figure_of(weights(np.array([[0.0, 1.0], [np.nan, 0.5]])))
     (image,) = images(figure)[:1]
     shown = np.asarray(image.get_array())
@@ -148,7 +148,7 @@ def test_a_block_with_a_skipped_key_takes_no_colour() -> None:
 
 
 def test_an_atlas_has_every_head_of_every_layer_in_its_place() -> None:
-    """12 layers of 12 heads, of which each has its own number everywhere."""
+    """12 layers of 12 heads, each filled with its own number."""
     numbers = np.arange(144.0).reshape(12, 12, 1, 1) * np.ones((1, 1, 5, 5))
     figure = figure_of(weights(numbers, "layer", "head"))
     image = np.asarray(images(figure)[0].get_array())

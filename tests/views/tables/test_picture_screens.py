@@ -41,7 +41,7 @@ def test_a_screen_fits_the_terminal(report: Report, size: tuple[int, int], depth
     width, height = size
     lines = screen(report, width=width, height=height, colors=depth)
     assert max(map(width_of, lines)) <= width
-    assert len(lines) <= height or height == 12  # where notes and titles alone are longer
+    assert len(lines) <= height or height == 12  # where notes and titles alone exceed the height
     assert lines[-1].startswith("Next, with attn")
 
 

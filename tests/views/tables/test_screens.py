@@ -13,9 +13,8 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.features.average.results import AverageStatistics
 from attncli.features.diff.question import compare
-from attncli.records.attention import LayerStatistics, LoopDifferences
+from attncli.records.attention import LayerStatistics
 from attncli.records.kinds import class_place, read_result
 from attncli.records.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.records.surveys import HeadSurvey
@@ -40,7 +39,7 @@ WORDS = "one two three four five six seven eight nine ten"
 
 
 def settings(experiment: str, **given: Any) -> dict[str, Any]:
-    """The settings of a report, every default filled in."""
+    """The settings of a report, including every default."""
     spec = build_spec(SPECS[experiment], {}).model_copy(update=given)
     return spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
 
@@ -64,7 +63,6 @@ SELF = Report(
     ),
     notes=("A note.",),
 )
-LOGITS = NamedTensor(("key",), np.array([0.5, -0.5]))
 CASES = {
     "self": SELF,
     "multihead": replace(
@@ -72,47 +70,6 @@ CASES = {
         experiment="multihead",
         spec=settings("multihead", sentence="a cat a", num_heads=3),
         tensors={"weights": NamedTensor(("head", "query", "key"), np.full((3, 3, 3), 1 / 3))},
-    ),
-    "average": replace(
-        SELF,
-        experiment="average",
-        spec=settings("average", sentence="a cat a"),
-        result=AverageStatistics(
-            agreement=LoopDifferences.single(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)
-        ),
-    ),
-    "scale-demo": Report(
-        "scale-demo",
-        settings("scale-demo", head_dim=[16]),
-        ENVIRONMENT,
-        tensors={
-            "logits": LOGITS,
-            "curve_logits": NamedTensor(("point",), np.arange(5.0)),
-            "curve_weights": NamedTensor(("point",), np.arange(5.0) ** 2),
-        },
-        result=read_result(
-            "scale-demo",
-            {
-                "variance": Numbers(head_dim=16, query=1.1, key=0.9, raw_scores=15.9, scaled_scores=0.99),
-                "sharpness": Table(
-                    {"factor": factor, "softmax": [1 - low, low], "entropy": 0.5, "gradient_norm": low}
-                    for factor, low in ((1.0, 0.25), (8.0, 0.0))
-                ),
-            },
-            {"logits": LOGITS},
-        ),
-    ),
-    "norm": Report(
-        "norm",
-        settings("norm"),
-        ENVIRONMENT,
-        result=read_result(
-            "norm",
-            {
-                name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
-                for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
-            },
-        ),
     ),
     "pitfalls": Report(
         "pitfalls",
@@ -179,12 +136,12 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 def with_parts(
     report: Report, tensors: Mapping[str, NamedTensor], statistics: Mapping[str, Statistic]
 ) -> Report:
-    """A report with these, as it is read from a file."""
+    """The report with these parts, as read from a file."""
     return replace(report, tensors=tensors, result=read_result(report.kind, statistics, tensors))
 
 
 def edited(report: Report) -> Iterator[tuple[str, Report]]:
-    """A report with each of its parts taken away, or changed to what a saved one may hold as well."""
+    """Yield the report without each of its parts, or with values that a saved report may have."""
     yield "no notes", replace(report, notes=())
     yield "nothing said", replace(report, about="", how_to_read="", written=None)
     yield "no spec", replace(report, spec={})
@@ -308,7 +265,7 @@ def test_every_diff_fits(experiment: str, given: dict[str, Any], change: dict[st
 
 
 def random_grid(rng: np.random.Generator) -> Grid:
-    """Cells and headers of one or two lines, so long that some screens fold or group them."""
+    """A table with cells and headers so long that some screens fold or group them."""
     num_rows, num_columns = (int(number) for number in rng.choice([0, 1, 3, 13], 2))
     headers = [("weight",), ("mean", "weight"), ("", "weight"), ("",), ("a header of many words", "")]
     cells = ["0.5", "-0.1234", "", "我们", "a text of some words", "x" * 30]
@@ -402,7 +359,7 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
 
 @pytest.mark.parametrize("num_layers", [12, 14, 30])
 def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
-    """Each letter stands at its layer and head, whichever goes across: 30 layers of 9 heads fit a screen."""
+    """Each letter is at its layer and head in either layout: 30 layers of 9 heads fit a screen."""
     patterns = [*HEAD_PATTERNS, UNNAMED]
     heads = [
         {"layer": layer, "head": head, "pattern": patterns[(3 * layer + head) % len(patterns)]}
@@ -505,7 +462,7 @@ def test_a_terminal_below_sixty_columns_wraps_lines_of_sixty() -> None:
 
 
 def test_a_note_explains_a_map_of_one_colour() -> None:
-    """Blocks of random tokens get the same weight; those of a causal text do not."""
+    """Blocks of random tokens get equal weights, unlike those of a causal text."""
     report = run("self", num_tokens=300, engine="streaming")
     tensor = report.tensors["pooled_mean"]
     even = NamedTensor(tensor.axes, np.full_like(tensor.values, 1 / 300))

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def screens(text: str) -> list[str]:
-    """The text of each step: what stands between two double rules."""
+    """The text of each step, between two double rules."""
     return re.split(r"^══ ", text, flags=re.MULTILINE)[1:]
 
 

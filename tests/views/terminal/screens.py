@@ -1,4 +1,4 @@
-"""Reading back what was written to a terminal: each cell's character and colours."""
+"""Read the characters and colours of cells from lines written to a terminal."""
 
 import re
 from typing import NamedTuple
@@ -59,5 +59,5 @@ def halves(line: str) -> tuple[list[Color], list[Color]]:
 
 
 def width_of(line: str) -> int:
-    """Cells that a line takes."""
+    """The number of cells that a line takes."""
     return cell_len(re.sub(r"\x1b\[[\d;]*m", "", line))

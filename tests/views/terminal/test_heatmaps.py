@@ -34,12 +34,12 @@ def plain(text: str) -> list[str]:
 
 
 def numbers(*shape: int) -> np.ndarray:
-    """Numbers of both signs with three decimals, each its own in so small an array."""
+    """Distinct numbers of both signs with three decimals."""
     return np.round((np.arange(np.prod(shape)) * 377 % 1009 / 1009 - 0.5).reshape(shape), 3)
 
 
 def weights(*shape: int, causal: bool = False) -> np.ndarray:
-    """Rows of amounts that sum to one, but for rounding; NaN where a row sees nothing."""
+    """Rows of amounts that sum to one up to rounding, with NaN for hidden keys."""
     amounts = np.exp(6 * numbers(*shape))
     if causal:
         amounts = np.where(np.tri(*shape[-2:]) > 0, amounts, np.nan)
@@ -52,7 +52,7 @@ def made(experiment: str, text: str, tensors: dict[str, NamedTensor], context: s
 
 SENTENCE = "the cat walks on the street"
 ATTENTION, VECTORS = ("query", "key"), ("token", "dim")
-# Made by hand: what an experiment computes moves no golden file.
+# Synthetic, so that golden files do not depend on computed numbers.
 CASES = {
     "causal": made(
         "self",
@@ -112,7 +112,7 @@ def test_heatmaps_equal_their_golden_files(case: str, width: int, colors: str) -
 
 
 def pictures(text: str, rows: int) -> list[str]:
-    """The last lines before the blank one that ends a report without notes."""
+    """The last lines before the blank line that ends a report without notes."""
     lines = text.splitlines()
     assert lines[-1] == ""
     return lines[-1 - rows : -1]
@@ -248,7 +248,7 @@ def test_skipped_keys_are_left_blank() -> None:
 
 
 def test_compared_maps_share_a_range() -> None:
-    """Softmax of a softmax is nowhere above 0.4, the right one is 1 in the first row."""
+    """The softmax of a softmax is at most 0.4; the right one is 1 in the first row."""
     lines = plain(shown("heatmap", [run("pitfalls", pitfall="softmax-twice")], width=160))
     legends = [line for line in lines if "[" in line and "]" in line]
     assert [legend.split()[0::2][0] for legend in legends] == ["0.0000"] * 2
