@@ -232,7 +232,7 @@ ORDINARY_WORDS = {
 
 
 def test_no_string_of_the_kernel_is_the_name_of_a_feature() -> None:
-    """Nor of commands, functions and kinds of results of features, or places in features."""
+    """Nor of a command, function or kind of results of a feature, or of a place in its folder."""
     cards = FEATURES.values()
     names = {*FEATURES, *(question.name for card in cards for question in card.questions)}
     names |= {kind for card in cards for kind in card.results} | {

@@ -77,7 +77,7 @@ def test_heads_and_tables_are_sorted_in_either_order(opened: Opened) -> None:
 def test_the_weight_between_tokens_is_that_of_the_survey(
     opened: Opened, queries: list[str], keys: list[str], said: str
 ) -> None:
-    """--from and --to on a causal model, where early queries do not see the keys; a word of several tokens."""
+    """--from and --to on a causal model, where early queries do not see the key; a word of several tokens."""
     found = run("heads", sentence=TEXT, **{"from": queries, "to": keys})
     expected = {f"{row['layer']}:{row['head']}": row["from_to_weight"] for row in found.table("heads")}
     page = opened(page_of(run("heads", sentence=TEXT, maps="self")))
