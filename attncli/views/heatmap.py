@@ -500,7 +500,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
     needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
-    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[shades.scale]]
+    remarks = ["linear (log needs numbers ≥ 0)" if needs_amounts else SCALES[shades.scale]]
     if len(subject.matrices) > 1 and shades.scale != "row":
         remarks.append(f"one range for all {len(subject.matrices)} maps")
     if subject.compared:
@@ -509,7 +509,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     if skipped := subject.skipped * subject.columns.step:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
     if np.isnan(shades.places).any():
-        remarks.append(f"{NO_CELL} hidden or no number")
+        remarks.append(f"{NO_CELL} hidden or missing")
     ends = range_ends(shades.low, shades.high, display.precision, shades.scale)
     rows = plan.rows_per_line
     lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=shades.is_diverging, rows_per_line=rows)]

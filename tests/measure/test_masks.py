@@ -322,4 +322,4 @@ def test_views_draw_only_a_stated_mask(tmp_path: Path) -> None:
         with file.open("w") as stream:
             load_view("heatmap")([each], stream, Display(width=80))
         drawn.append(file.read_text())
-    assert drawn[0] != drawn[1] and "hidden or no number" in drawn[1] and "hidden" not in drawn[0]
+    assert drawn[0] != drawn[1] and "hidden or missing" in drawn[1] and "hidden" not in drawn[0]

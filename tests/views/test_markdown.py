@@ -14,6 +14,7 @@ from attncli.system.plain_text import plain_text
 from tests.running import run
 from tests.views.test_views import CASES, HOSTILE, shown
 
+LIKE_OTHERS = ("self", "self-22-tokens", "self-explained-22-tokens", "pitfalls-late-mask")
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKED = (
     r"[x](y) ![i](j) `code` ``` ~~no~~ **b** __u__ _i_ <b>bold</b> <!-- &amp; a|b \| \\ # $x$ 1. - + > [^1] "
@@ -122,7 +123,7 @@ def assert_no_markup(text: str) -> None:
         assert all(text == "-" or np.isfinite(float(text)) for text in bold)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in LIKE_OTHERS])
 def test_every_report_is_plain_markdown(case: str) -> None:
     experiment, given_settings = CASES[case]
     report = run(experiment, **given_settings)

@@ -15,6 +15,7 @@ from matplotlib.colors import CenteredNorm, Normalize
 
 from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table, Tensors
+from attncli.views import COLOR_DEPTHS
 from tests.conftest import in_turn
 from tests.running import run
 from tests.views.terminal.screens import cells_of, halves, width_of
@@ -157,9 +158,9 @@ def halves_of_picture(line: str, columns: int) -> tuple[list[Any], list[Any]]:
     return upper, lower
 
 
-@pytest.mark.parametrize("colors", ["none", "16", "256", "truecolor"])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=100)
 @given(
+    colors=st.sampled_from(COLOR_DEPTHS),
     data=st.data(),
     rows=st.integers(1, 90),
     columns=st.integers(1, 300),
@@ -339,5 +340,5 @@ def test_notes_are_plain_text(view: str, width: int | None) -> None:
 
 def test_the_legend_explains_why_signed_numbers_have_no_logarithm() -> None:
     signed = of(np.array([[-0.5, 0.5], [0.25, -0.25]]), "query", "key", name="difference")
-    assert "0.5000  linear (log needs amounts)\n" in shown("heatmap", [signed], width=80, scale_colors="log")
+    assert "0.5000  linear (log needs numbers ≥ 0)\n" in shown("heatmap", [signed], width=80, scale_colors="log")
     assert "0.5000  linear\n" in shown("heatmap", [signed], width=80)
