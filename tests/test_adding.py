@@ -484,21 +484,6 @@ def test_a_column_of_a_result_is_on_screens_and_in_python(package: Package) -> N
     package.python(script)
 
 
-def test_an_unknown_flag_of_a_package_is_refused_without_torch(package: Package) -> None:
-    script = """if True:
-        import sys
-        from attncli.cli import run
-        assert run(["spread", "--texts", "attncli/errors.py"]) == 2 and "torch" not in sys.modules
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=package.folder, check=True, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(package.site)},
-    )  # fmt: skip
-    assert ended.stderr.startswith("--texts: is not a flag of attn spread: ")
-    assert ended.stderr.count("\n") == 1
-
-
 def test_a_view_is_a_format_and_a_suffix(package: Package, tmp_path: Path) -> None:
     shown = package.attn("self", "--sentence", "a b", "--format", "tsv", "--precision", "2").splitlines()
     place = shown.index("# weights (query × key)")

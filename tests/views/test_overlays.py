@@ -13,7 +13,6 @@ from PIL import Image
 from attncli.errors import UserError
 from attncli.features.diff.question import compare
 from attncli.records.report import Box, NamedTensor
-from attncli.views import Display, load_view
 from attncli.views.overlays import (
     EVERY_QUERY,
     FAINT,
@@ -27,6 +26,7 @@ from attncli.views.overlays import (
     tensor_looks,
 )
 from tests.views.pictured import drawn_picture, one_head, patches, survey, tokens_of_patches
+from tests.views.test_views import shown
 
 
 def naive(boxes: list[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
@@ -186,14 +186,10 @@ def test_the_heatmap_of_a_picture_has_only_its_maps() -> None:
     scores = NamedTensor(("query", "key"), np.zeros((16, 16)))
     report = replace(report, tensors={**report.tensors, "scores": scores})
 
-    def lines(*show: str) -> str:
-        stream = io.StringIO()
-        load_view("heatmap")([report], stream, Display(show=show))
-        return stream.getvalue()
-
-    assert "where [CLS] looks" in lines() and "scores" not in lines() and "strongest" not in lines()
-    assert "r1c1" not in lines() and lines().count("\n") < 25
-    assert "scores (query × key)" in lines("scores")
+    text = shown("heatmap", [report])
+    assert "where [CLS] looks" in text and "scores" not in text and "strongest" not in text
+    assert "r1c1" not in text and text.count("\n") < 25
+    assert "scores (query × key)" in shown("heatmap", [report], show=("scores",))
 
 
 def test_a_weight_of_zero_leaves_the_picture_unchanged() -> None:

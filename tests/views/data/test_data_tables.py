@@ -154,13 +154,12 @@ def test_texts_are_written_literally_except_for_control_characters(tmp_path: Pat
     assert texts[:8] == list(report.tokens)[:8] and texts[-2:] == [r"\x1b[31m", r"\u202ea"]
 
 
-@pytest.mark.parametrize("name", ["rows", "keys", "weights", "output", "statistics", "scaled_scores"])
+@pytest.mark.parametrize("name", ["rows", "keys", "output", "statistics", "scaled_scores"])
 def test_a_table_is_chosen_by_name(name: str, tmp_path: Path) -> None:
     columns = {
         "rows": [*MATRIX[:2], *STATISTICS, "logsumexp", *(f"top_key_{i}" for i in range(3))]
         + [f"top_weight_{i}" for i in range(3)],
         "keys": ["key", "key_text", "received_mass"],
-        "weights": [*MATRIX, "weight"],
         "output": ["query", "query_text", "dim", "output"],
         "statistics": ["statistic", "value"],
         "scaled_scores": [*MATRIX, "scaled_score"],

@@ -19,7 +19,6 @@ from tests.views.page.pages import (
     MARKUP,
     NUM_HEADS,
     NUM_LAYERS,
-    SENTENCE,
     exports_and_imports,
     heads_report,
     page_of,
@@ -221,19 +220,7 @@ def test_several_reports_are_one_page() -> None:
     assert reports_in(page_of()) == []
 
 
-def test_the_same_report_gives_the_same_bytes() -> None:
-    assert page_of(run("multihead")) == page_of(run("multihead"))
-
-
 def test_the_page_names_tensors_that_are_too_large_for_it() -> None:
     scores = NamedTensor(("query", "key"), np.full((2100, 2100), -1, dtype=np.float32))
     (data,) = reports_in(page_of(Report("self", {}, {}, tensors={"scores": scores})))
     assert data["tensors"] == [] and data["left_out"] == ["scores: 2100 × 2100"]
-
-
-def test_the_command_writes_a_page(attn: Any, tmp_path: Path) -> None:
-    for name in ("page.html", "page.htm"):
-        assert attn(["self", "-o", str(tmp_path / name)]) == (0, "", "")
-        (data,) = reports_in((tmp_path / name).read_text())
-        assert tuple(data["tokens"]) == SENTENCE
-    assert attn(["self", "--format", "html"]).out == (tmp_path / "page.html").read_text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
-from attncli.records.kinds import RESULT_CLASSES, class_place
+from attncli.records.kinds import RESULT_CLASSES
 from attncli.records.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
@@ -32,7 +32,6 @@ from attncli.views.first_screen import (
 )
 from attncli.views.layout import Screen, fitted
 from attncli.views.sections import Column
-from attncli.views.tables import FIRST_SCREENS
 
 
 class SizedHead(Record):
@@ -174,11 +173,6 @@ def test_grids_of_heads_have_numbers_if_each_layer_has_a_line(report: Report) ->
     )
     assert in_numbers[-1].split()[-2:] == ["0.88", "0.90"]
     assert in_tenths[1].startswith("size: 9 is the largest") and any("9" in line for line in in_tenths[2:])
-
-
-def test_each_first_screen_belongs_to_one_kind_of_result() -> None:
-    assert all(class_place(screen.kind) == place for place, screen in FIRST_SCREENS.items())
-    assert {*FIRST_SCREENS} <= {*RESULT_CLASSES.values()}
 
 
 class Rated(Record):

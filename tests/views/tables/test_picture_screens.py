@@ -1,6 +1,5 @@
 """Pictures with weights over them, on terminals of every colour depth and several sizes."""
 
-import io
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,18 +9,17 @@ import pytest
 
 from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
-from attncli.views import COLOR_DEPTHS, Display, load_view
+from attncli.views import COLOR_DEPTHS, Display
 from attncli.views.overlays import overlay_lines, painted, shaded, tensor_looks
 from attncli.views.terminal import RAMP
 from tests.conftest import in_pairs
 from tests.views.pictured import one_head, survey, written_words
 from tests.views.terminal.screens import halves, width_of
+from tests.views.test_views import shown
 
 
 def screen(report: Report, **display: Any) -> list[str]:
-    stream = io.StringIO()
-    load_view("table")([report], stream, Display(**display))
-    return stream.getvalue().splitlines()
+    return shown("table", [report], **display).splitlines()
 
 
 def plain(lines: list[str]) -> str:

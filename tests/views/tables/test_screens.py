@@ -1,7 +1,6 @@
 """First screens: golden files of synthetic reports; each screen fits 30 lines and ends with suggestions."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -470,13 +469,6 @@ def test_a_note_explains_a_map_of_one_colour() -> None:
     assert "No block stands out: the means range from 3.3e-03 to 3.3e-03." in text
     assert "block means (query block × key block)" in text
     assert "No block stands out" not in shown("table", [report])
-
-
-def test_losses_have_their_unit() -> None:
-    text = shown("table", [run("ablate")])
-    assert re.search(r"with all heads: loss \d+\.\d\d nats", text)
-    assert re.search(r"loss: 9 is the largest, \d+\.\d\d nats", text)
-    assert re.search(r"^head  on average +nats  nats", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("model", "name"), [(".", "."), ("./my-model", "my-model"), ("owner/name", "name")])

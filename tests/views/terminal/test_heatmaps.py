@@ -190,21 +190,6 @@ def test_no_line_is_wider_than_the_screen(
     assert ("\x1b" in text) == (colors != "none")
 
 
-def test_upright_words_stand_above_their_columns() -> None:
-    lines = shown("heatmap", [run("self", sentence=LESSON)], width=80).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("weights (query × key)"))
-    end = next(i for i in range(start, len(lines)) if lines[i].startswith("query"))
-    left = lines[end].index("0")
-    columns = ["".join(f"{line:80}"[left + 2 * i] for line in lines[start + 2 : end + 1]) for i in range(22)]
-    words = LESSON.lower().replace(";", "").replace(",", "").replace(".", "").split()
-    assert [column.split()[0] for column in columns] == [
-        word if len(word) <= 8 else f"{word[:7]}…" for word in words
-    ]
-    assert [column.split()[1] for column in columns] == [str(i) for i in range(22)]
-    for number, word in enumerate(words):
-        assert (f"token {number} is {word}" in "\n".join(lines)) == (len(word) > 8)
-
-
 def test_maps_of_heads_share_a_range() -> None:
     values = np.stack([np.full((3, 3), 0.1), np.full((3, 3), 0.4), np.full((3, 3), 0.9)])
     values[2, 1, 1] = 0.2
@@ -340,5 +325,7 @@ def test_notes_are_plain_text(view: str, width: int | None) -> None:
 
 def test_the_legend_explains_why_signed_numbers_have_no_logarithm() -> None:
     signed = of(np.array([[-0.5, 0.5], [0.25, -0.25]]), "query", "key", name="difference")
-    assert "0.5000  linear (log needs numbers ≥ 0)\n" in shown("heatmap", [signed], width=80, scale_colors="log")
+    assert "0.5000  linear (log needs numbers ≥ 0)\n" in shown(
+        "heatmap", [signed], width=80, scale_colors="log"
+    )
     assert "0.5000  linear\n" in shown("heatmap", [signed], width=80)
