@@ -72,9 +72,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
-            raise ValueError(
-                f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
-            )
+            raise ValueError(f"must have {len(self.axes)} sizes (and strides, if any), one per axis")
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
-            raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
+            raise ValueError(f"every row must have {len(self.columns)} cells, one per column")
 
 
 @dataclass(frozen=True)

@@ -342,6 +342,7 @@ def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
 def test_conditions_set_the_exit_code_after_the_reader_left() -> None:
     ended = run_attn(["heads", "hat=", "--expect", "entropy < 0.0001"], read=0)
     assert ended.code == 1 and ended.err.startswith("expected entropy < 0.0001: got ")
+    assert run_attn(["heads", "hat=", "--expect", "nope < 1"]).code == 2
 
 
 def test_a_full_disk_is_one_line_and_exit_4() -> None:

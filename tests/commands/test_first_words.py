@@ -86,18 +86,8 @@ def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
 def test_an_open_pipe_is_not_waited_for_without_need(command: list[str], code: int) -> None:
     """Invalid settings are reported at once, and a command that needs no text leaves the pipe unread."""
     read, write = os.pipe()
-    with TemporaryFile("w+") as errors:
-        process = start_attn(
-            command,
-            folder=Path.cwd(),
-            environment=os.environ,
-            stdin=read,
-            stdout=errors.fileno(),
-            stderr=errors.fileno(),
-        )
-        process.join()
-        errors.seek(0)
-        assert process.exitcode == code and "waiting" not in errors.read()
+    ended = run_attn(command, given=Path(f"/dev/fd/{read}"))
+    assert ended.code == code and "waiting" not in ended.err
     os.close(read)
     os.close(write)
 
