@@ -196,7 +196,7 @@ def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -
 
 def _repeats(plan: Plan, num_runs: int) -> list[str]:
     """Return the number of runs that duplicate another run, as a message; the store holds them only once."""
-    return [f"{len(plan) - num_runs:,} repeat another"] if len(plan) > num_runs else []
+    return [counted(len(plan) - num_runs, "duplicate")] if len(plan) > num_runs else []
 
 
 def store_status_lines(plan: Plan, path: Path) -> Iterator[str]:
@@ -210,5 +210,5 @@ def store_status_lines(plan: Plan, path: Path) -> Iterator[str]:
         with progress_line() as line:
             note_planned(connection, plan, _keys(plan, line))
         num_runs, num_done = count_planned(connection)
-    counts = [f"{path} has {num_done:,} of them", f"{num_runs - num_done:,} are left"]
+    counts = [f"{path} has {num_done:,} of these runs", f"{num_runs - num_done:,} left to do"]
     yield ", ".join([*counts, *_repeats(plan, num_runs)])

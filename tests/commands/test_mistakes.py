@@ -321,6 +321,7 @@ def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None
         )
         ends.append((ended.code, len(ended.err.splitlines())))
     assert ends == [(0, 0), (1, 7)]
+    assert run_attn(["heads", "hat=", "--expect", "nope < 1"]).code == 2
 
 
 @pytest.mark.parametrize(

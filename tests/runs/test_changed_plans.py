@@ -163,7 +163,7 @@ def test_equal_lines_are_one_run_wherever_they_stand(attn: Attn, tmp_path: Path)
         and "300 were already stored" in again.err
     )
     dry = attn([*batch(tmp_path, [*lines, "newer", *lines]), "--dry-run"])
-    assert dry.out.endswith(f"{store} has 300 of them, 1 are left, 300 repeat another\n")
+    assert dry.out.endswith(f"{store} has 300 of these runs, 1 left to do, 300 duplicates\n")
     assert sentences_by_id(store).keys() == {str(i) for i in range(1, 302)}
 
 

@@ -71,7 +71,7 @@ def test_a_batch_is_stored_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -
     assert again == (0, "", f"{store} has 40 of 40 runs, nothing was left to do\n")
     assert tidy(store) == before
     dry = attn([*arguments, "-o", str(store), "--dry-run"])
-    assert dry.out.endswith(f"= 40 runs\n{store} has 40 of them, 0 are left\n")
+    assert dry.out.endswith(f"= 40 runs\n{store} has 40 of these runs, 0 left to do\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
 
 

@@ -125,9 +125,9 @@ def test_equal_lines_are_one_run_unless_they_have_ids(tmp_path: Path, attn: Attn
     store, lines, named = str(tmp_path / "s.db"), tmp_path / "t.txt", tmp_path / "t.jsonl"
     lines.write_text("the cat\nthe dog sat\nthe cat\n")
     ended = attn(["heads", "--texts", str(lines), "-o", store])
-    assert f"{store} has 2 of 2 runs" in ended.err and ended.err.endswith(", 1 repeat another\n")
+    assert f"{store} has 2 of 2 runs" in ended.err and ended.err.endswith(", 1 duplicate\n")
     again = attn(["heads", "--texts", str(lines), "-o", store])
-    assert again.err == f"{store} has 2 of 2 runs, nothing was left to do, 1 repeat another\n"
+    assert again.err == f"{store} has 2 of 2 runs, nothing was left to do, 1 duplicate\n"
     rows = [{"text": text, "id": number} for number, text in enumerate(lines.read_text().splitlines())]
     named.write_text("\n".join(map(json.dumps, rows)))
     store = str(tmp_path / "named.db")
