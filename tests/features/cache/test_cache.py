@@ -25,6 +25,7 @@ from attncli.features.cache.prompt_cache import (
     policy_costs,
     rounded_cache,
 )
+from attncli.features.cache.results import LimitedHeads
 from attncli.models.loading import in_use, open_model
 from attncli.models.predicted import Judged, judged_reading, read_judged
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -168,23 +169,34 @@ def test_layers_without_rotation_are_not_unrotated(name: str, tmp_path: Path) ->
     assert [layer.rotation is not None for layer in prompt_layers(model, tmp_path)] == expected
 
 
+def check_limited(
+    found: LimitedHeads, model: PreTrainedModel, ids: Tensor, sink: int, window: int, within: float
+) -> None:
+    """Compare each head, the curve and any budget with runs by hand; some head must be needed."""
+
+    def check(row: Any, limited: set[tuple[int, int]]) -> None:
+        logits = by_hand(model, ids, limited, sink, window)
+        assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=within)
+
+    whole = by_hand(model, ids, set(), sink, window)
+    order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
+    for row in found.heads:
+        check(row, {(row["layer"], row["head"])})
+    for row in found.curve:
+        check(row, {*order[: row["limited"]]})
+    if found.at_budget is not None:
+        check(found.at_budget, {*order} - {(row["layer"], row["head"]) for row in found.full or ()})
+    assert len({*order}) == len(order) == found.curve[-1]["limited"]
+    assert max(row["kl"] for row in found.heads) > 1e-3
+
+
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
 def test_a_limited_head_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path) -> None:
     folder = save_writer(tmp_path, architecture)
     with in_use(open_model(str(folder))) as pretrained:
         reading = judged(pretrained)
         found = limited_heads(pretrained, reading, sink=SINK, window=WINDOW)
-        model, ids = pretrained.whole, reading.text.ids
-        whole = by_hand(model, ids, set())
-        order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
-        for row in found.heads:
-            logits = by_hand(model, ids, {(row["layer"], row["head"])})
-            assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=1e-4)
-        for row in found.curve:
-            logits = by_hand(model, ids, {*order[: row["limited"]]})
-            assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=1e-4)
-    assert len(found.heads) == len({*order}) and found.curve[-1]["limited"] == len(order)
-    assert any(row["kl"] > 1e-3 for row in found.heads), "something is lost"
+        check_limited(found, pretrained.whole, reading.text.ids, SINK, WINDOW, 1e-4)
 
 
 CHUNKED: dict[str, Any] = {
@@ -246,20 +258,7 @@ def test_limited_heads_of_mixed_layers_are_runs_with_masks_by_hand(
     with in_use(open_model(wild(name), AutoTokenizer.from_pretrained(tmp_path))) as pretrained:
         reading = judged(pretrained, num_tokens)
         found = limited_heads(pretrained, reading, sink=sink, window=window, budget=0.6)
-    model, ids = wild(name).double(), reading.text.ids
-
-    def check(row: dict[str, Any], limited: set[tuple[int, int]]) -> None:
-        logits = by_hand(model, ids, limited, sink, window)
-        assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=2e-6)
-
-    whole = by_hand(model, ids, set(), sink, window)
-    order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
-    for row in found.heads:
-        check(row, {(row["layer"], row["head"])})
-    for row in found.curve:
-        check(row, {*order[: row["limited"]]})
-    check(found.at_budget, {*order} - {(row["layer"], row["head"]) for row in found.full})
-    assert max(row["kl"] for row in found.heads) > 1e-2, "something is lost"
+    check_limited(found, wild(name).double(), reading.text.ids, sink, window, 2e-6)
 
 
 @pytest.mark.parametrize("num_tokens", [49_152, 262_144])

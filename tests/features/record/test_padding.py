@@ -143,8 +143,31 @@ def assert_is_mean(seen: attncli.Recording, alone: Sequence[dict[str, list[float
             assert mean is None or abs(got - mean) <= within * (1 + abs(mean)), (name, head, got, mean)
 
 
-def drawn(seed: int) -> str:
-    """One recorded layer, by a seed; what it was."""
+def check_batch(
+    layer: Attention,
+    texts: Sequence[Tensor],
+    batch: Tensor,
+    there: Tensor,
+    seen_by: Tensor,
+    *,
+    causal: bool = True,
+    has_bias: bool = False,
+) -> attncli.Recording:
+    """Record a padded batch, and compare it with its texts by themselves."""
+    seen = recorded(lambda: layer(batch, seen_by))
+    alone = []
+    for text in texts:
+        query, key, _ = layer.parts(text[None], text[None])
+        bias = by_distance(len(text)) if has_bias else None
+        alone.append(naive(weights_alone(query, key, causal=causal, bias=bias)))
+    assert_is_mean(seen, alone, 2e-5)
+    (module,) = seen.modules
+    assert (module.num_rows, module.padding) == (there.numel(), int((~there).sum()))
+    return seen
+
+
+def check_random_batch(seed: int) -> None:
+    """A random layer and batch, in a random form of padding."""
     random.seed(seed)
     torch.manual_seed(seed)
     number = random.choice(NUMBERS)
@@ -156,24 +179,15 @@ def drawn(seed: int) -> str:
     texts = [torch.randn(length, DIM) * 2 for length in lengths]
     batch, there = padded(texts, side, random.choice((0, 0, 3)))
     seen_by = who_sees_whom(there, causal=causal, rows=rows)
-    with attncli.record() as seen, torch.no_grad():
-        layer(batch, seen_by)
-    alone = []
-    for text in texts:
-        query, key, _ = layer.parts(text[None], text[None])
-        bias = by_distance(len(text)) if "bias" in form else None
-        alone.append(naive(weights_alone(query, key, causal=causal, bias=bias)))
-    assert_is_mean(seen, alone, 2e-5)
-    (module,) = seen.modules
-    assert (module.num_rows, module.padding) == (there.numel(), int((~there).sum()))
-    said = f"{int(there.sum())} rows; {module.padding} padding row"
-    assert any(note.startswith(said) for note in seen.notes) == (module.padding > 0)
-    return f"{form}, {number}, {side}, {rows}, causal {causal}"
+    seen = check_batch(layer, texts, batch, there, seen_by, causal=causal, has_bias="bias" in form)
+    padding = int((~there).sum())
+    note = f"{int(there.sum())} rows; {padding} padding row"
+    assert any(line.startswith(note) for line in seen.notes) == (padding > 0)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_padded_batch_has_the_statistics_of_its_texts(seed: int) -> None:
-    drawn(seed)
+    check_random_batch(seed)
 
 
 def shifted_exponentials(number: float) -> Callable[..., Tensor]:
@@ -196,10 +210,7 @@ def test_a_softmax_of_exponentials_hides_rows_as_another_does(number: float, sid
     layer = Attention(shifted_exponentials(number), kv_heads=2).eval()
     texts = [torch.randn(length, DIM) for length in (7, 3, 5)]
     batch, there = padded(texts, side, 1)
-    seen = recorded(lambda: layer(batch, who_sees_whom(there, causal=True, rows="all")))
-    alone = [naive(weights_alone(*layer.parts(x[None], x[None])[:2], causal=True)) for x in texts]
-    assert_is_mean(seen, alone, 2e-5)
-    assert (seen.modules[0].num_rows, seen.modules[0].padding) == (there.numel(), int((~there).sum()))
+    check_batch(layer, texts, batch, there, who_sees_whom(there, causal=True, rows="all"))
 
 
 def seeing_themselves_too(there: Tensor, *, window: int | None = None, causal: bool = True) -> Tensor:
@@ -211,17 +222,13 @@ def seeing_themselves_too(there: Tensor, *, window: int | None = None, causal: b
     return seen | (torch.eye(count, dtype=torch.bool) & ~there[:, None, :, None])
 
 
-@pytest.mark.parametrize("side", ["left", "right", "both"])
-@pytest.mark.parametrize("lengths", [(8, 5, 3), (6, 2)])
+@pytest.mark.parametrize(("side", "lengths"), in_turn(["left", "right", "both"], [[8, 5, 3], [6, 2]]))
 def test_padding_that_sees_the_text_and_itself_is_left_out(side: str, lengths: Sequence[int]) -> None:
     torch.manual_seed(0)
     layer = Attention(fused(lambda seen: seen)).eval()
     texts = [torch.randn(length, DIM) for length in lengths]
     batch, there = padded(texts, side, 4)
-    seen = recorded(lambda: layer(batch, seeing_themselves_too(there)))
-    alone = [naive(weights_alone(*layer.parts(x[None], x[None])[:2], causal=True)) for x in texts]
-    assert_is_mean(seen, alone, 2e-5)
-    assert seen.modules[0].padding == int((~there).sum())
+    check_batch(layer, texts, batch, there, seeing_themselves_too(there))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -549,4 +556,4 @@ def test_nan_is_noted_in_padding_and_elsewhere() -> None:
 @pytest.mark.nightly
 def test_many_padded_batches_are_their_texts() -> None:
     for seed in range(1000, 1400):
-        drawn(seed)
+        check_random_batch(seed)
