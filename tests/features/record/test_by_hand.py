@@ -369,26 +369,6 @@ def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key:
 # Attention that is no product of query and key
 
 
-def test_pooling_and_additive_attention_give_only_weights() -> None:
-    x, state = torch.randn(TEXTS, KEYS, WIDTH), torch.randn(TEXTS, QUERIES, WIDTH)
-    to_score, of_query, of_key = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
-    energy = nn.Linear(DIM, 1, bias=False)
-
-    def pooled() -> Tensor:
-        return torch.bmm(to_score(x).squeeze(-1).softmax(-1).unsqueeze(1), x)
-
-    def bahdanau() -> Tensor:
-        hidden = torch.tanh(of_query(state).unsqueeze(2) + of_key(x).unsqueeze(1))
-        return torch.bmm(energy(hidden).squeeze(-1).softmax(-1), x)
-
-    heard = the_one(pooled)
-    assert heard.query is None and heard.weights.shape == (TEXTS, 1, KEYS)
-    torch.testing.assert_close(heard.weights[:, 0], to_score(x)[..., 0].softmax(-1))
-    heard = the_one(bahdanau)
-    assert heard.query is None and heard.weights.shape == (TEXTS, QUERIES, KEYS)
-    torch.testing.assert_close(heard.weights.sum(-1), torch.ones(TEXTS, QUERIES))
-
-
 def test_other_softmaxes_are_not_recorded() -> None:
     x = torch.randn(TEXTS, KEYS, WIDTH)
     router, classes = nn.Linear(WIDTH, 6), nn.Embedding(6, WIDTH)

@@ -157,7 +157,6 @@ def test_a_port_in_use_is_refused_before_the_model_is_read(attn: Attn) -> None:
         (["--port", "0"], "--port: must be a whole number, at least 1 (got 0)"),
         (["a text", "--sentence", "another"], "--sentence: cannot be combined with the argument (a text)"),
         (["--model", "/nonexistent"], "--model: no such folder: /nonexistent"),
-        (["--file", "/nonexistent"], "--file: "),
         (
             ["--config", "heads.yaml"],
             "heads.yaml:2:1: sort: cannot be used with attn serve: questions are asked on its page",

@@ -466,13 +466,15 @@ def train(
 
 LOGGED = {
     "never": {"logging_strategy": "no"},
-    "with evaluations": {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
-    "of several batches": {"logging_steps": 2, "gradient_accumulation_steps": 2},
+    "between evaluations, of several batches": {
+        **{"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
+        **{"gradient_accumulation_steps": 2},
+    },
 }
 
 
 @pytest.mark.parametrize("settings", some_seldom(LOGGED, {"never"}))
-def test_losses_of_the_trainer_of_transformers_belong_to_their_steps(
+def test_losses_logged_by_the_trainer_belong_to_their_steps(
     settings: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     model = small_model()
