@@ -106,7 +106,7 @@ def _curve(curve: Records[LostTogether], display: Display) -> Grid:
         )
         for row in curve
     ]
-    title = "heads limited together (least needed first), and the share of the cache that is left"
+    title = "heads limited together (least needed first), and the share of the cache left"
     return Grid(title, Column(("", "heads"), ["cache", *names]), columns)
 
 
