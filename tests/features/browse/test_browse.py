@@ -146,6 +146,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             ["a text", "--sentence", "another"],
             "--sentence: cannot be combined with the argument (a text): use one of them",
         ),
+        (["word " * 2000, "--model", "/nonexistent"], "no such folder: /nonexistent"),
         (["{self}", "--model", "."], "--model: needs a model, but {self} is a saved report"),
         (["--tokens", "x.txt"], "--tokens: only applies to a saved array: add the file of the array"),
         (["--head", "first"], "--head: must be a layer and a head, such as 5:11 (got first)"),

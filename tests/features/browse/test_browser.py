@@ -24,7 +24,7 @@ from tests.running import run
 def test_arrows_choose_layers_and_heads_and_stop_at_the_edges() -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         places = [app.choice.place]
-        for keys in (["down", "right", "right"], ["down"] * 9 + ["right"] * 9, ["up"] * 9 + ["left"] * 9):
+        for keys in (["down", "right", "right"], ["down"] * 3 + ["right"] * 5, ["up"] * 3 + ["left"] * 5):
             await press(app, pilot, *keys)
             places.append(app.choice.place)
         assert places == [(0, 0), (1, 2), (LAYERS - 1, HEADS - 1), (0, 0)]
@@ -40,11 +40,11 @@ def test_ranking_follows_the_reports_statistic() -> None:
     by_induction = sorted(rows, key=lambda row: row["induction"])
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
-        await press(app, pilot, "s", *["up"] * 20)
+        await press(app, pilot, "s", *["up"] * 15)
         assert app.choice.ranking.statistic == "entropy" and app.choice.place == first
         await press(app, pilot, "down")
         assert app.choice.place == (by_entropy[1]["layer"], by_entropy[1]["head"])
-        await press(app, pilot, "s", "r", *["up"] * 20)
+        await press(app, pilot, "s", "r", *["up"] * 15)
         assert app.choice.ranking.statistic == "induction"
         assert app.choice.place == (by_induction[0]["layer"], by_induction[0]["head"])
 

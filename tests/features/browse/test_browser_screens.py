@@ -31,18 +31,23 @@ from tests.running import run
 def test_scale_and_sink_only_change_the_colours() -> None:
     report = survey()
     values = report.tensors["weights"].values[0, 0]
-    linear = after(report)
-    np.testing.assert_allclose(linear.shading.places, values / values.max(), atol=1e-6)
-    logarithmic = after(report, "c")
     logs = np.log(values)
-    np.testing.assert_allclose(
-        logarithmic.shading.places, (logs - logs.min()) / (logs.max() - logs.min()), atol=1e-5
-    )
-    assert after(report, "c", "c").colours.scale == "row"
-    assert after(report, "c", "c", "c").colours.scale == "linear"
-    without = after(report, "x")
-    assert np.isnan(without.shading.places[:, 0]).all() and without.shading.high == values[:, 1:].max()
-    np.testing.assert_array_equal(without.numbers, linear.numbers)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        choice = app.choice
+        numbers = choice.numbers
+        np.testing.assert_allclose(choice.shading.places, values / values.max(), atol=1e-6)
+        await pilot.press("c")
+        expected = (logs - logs.min()) / (logs.max() - logs.min())
+        np.testing.assert_allclose(choice.shading.places, expected, atol=1e-5)
+        await pilot.press("c")
+        assert choice.colours.scale == "row"
+        await pilot.press("c", "x")
+        assert choice.colours.scale == "linear" and choice.shading.high == values[:, 1:].max()
+        assert np.isnan(choice.shading.places[:, 0]).all()
+        np.testing.assert_array_equal(choice.numbers, numbers)
+
+    driven(report, steps)
 
 
 def test_the_map_has_the_colours_of_viridis() -> None:

@@ -395,6 +395,7 @@ def test_the_error_of_a_long_prompt_names_the_limit(attn: Attn) -> None:
     ("flags", "line"),
     [
         (["--head", "1"], "--head: needs --layer"),
+        (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--needle", "nothing"], "--needle: must occur verbatim in the prompt (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at or before 30, the number of tokens (got 3:99)"),
@@ -406,7 +407,6 @@ def test_the_error_of_a_long_prompt_names_the_limit(attn: Attn) -> None:
             "--lengths: must be one number: attn batch runs several, from a file with "
             "sweep: {lengths: [500, 2000]} (got 500,2000)",
         ),
-        (["--model", "numpy"],),
     ],
 )
 def test_errors_are_one_line(attn: Attn, flags: list[str], line: str) -> None:

@@ -125,7 +125,7 @@ def test_a_text_with_two_picture_tokens_is_refused(flags: tuple[str, ...], llava
     ended = attn(asked(llava, "generate", "a<image>b<image>", *flags))
     template.unlink()
     count = 3 if flags else 2
-    said = f"TEXT: must have <image>, the place of the picture, exactly once (got {count})\n"
+    said = f"TEXT: must contain <image>, the place of the picture, exactly once (got {count})\n"
     assert ended.code == 2 and ended.err == said
 
 

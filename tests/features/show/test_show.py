@@ -146,6 +146,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path) -> None:
         (["show", "w.npz"], "w.npz: contains 2 arrays: choose one with --array NAME: all, scores"),
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must contain 5 tokens, one for each query (got 3)"),
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
+        (["show", "two.jsonl", "--report", "-1"], "--report: must be below 2, the number of reports in two.jsonl (got -1)"),
         (["show", "two.jsonl", "--report", "2"], "--report: must be below 2, the number of reports in two.jsonl (got 2)"),
         (["show", "model.bin"], "model.bin: is a pickled file, which can run code when it is read: save it as .npz or .safetensors"),
         (
