@@ -154,7 +154,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
     vectors = num_tokens * getattr(config, "hidden_size", 1) * SAVED_PER_ENTRY
     logits = num_tokens * config.vocab_size * SAVED_PER_SCORE
     needed = FLOAT_BYTES * (layers * (scores + vectors) + logits)
-    refuse_bytes("ablate", needed, "fewer tokens, or leave out `approximate`")
+    refuse_bytes("ablate", needed, "fewer tokens, or no `approximate`")
 
 
 class Looks(NamedTuple):

@@ -1,4 +1,4 @@
-"""`attn ablate`: against transformers' own runs, scipy's intervals and torch's autograd."""
+"""`attn ablate` against runs of transformers, the intervals of scipy and the autograd of torch."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def model() -> PreTrainedModel:
 
 @contextmanager
 def without(model: Any, layer: int, *heads: int) -> Iterator[None]:
-    """The shipped model, a GPT-2, with rows of c_proj (which is W_O, transposed) set to zero."""
+    """Set rows of c_proj, which is W_O transposed, to zero in the shipped model, a GPT-2."""
     rows = model.transformer.h[layer].attn.c_proj.weight
     kept = rows.detach().clone()
     with torch.no_grad():
@@ -64,7 +64,7 @@ def log_probabilities(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def loss(model: PreTrainedModel, ids: Tensor, first: int = 1) -> float:
-    """Of the tokens from `first` on, each from those before it."""
+    """Return the loss of the tokens from `first` on, each predicted from the tokens before it."""
     found = log_probabilities(model, ids)[first - 1 : -1]
     return -float(found.gather(-1, ids[first:, None]).mean())
 
@@ -133,7 +133,7 @@ def test_an_answer_is_measured_after_the_text(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def eager_attentions(ids: Tensor) -> Tensor:
-    """The weights (layer, head, query, key) of the shipped model, by transformers."""
+    """Return the weights (layer, head, query, key) of the shipped model, computed by transformers."""
     eager = AutoModelForCausalLM.from_pretrained(SHIPPED, attn_implementation="eager").eval()
     return torch.cat(eager(ids.unsqueeze(0), output_attentions=True).attentions)
 
@@ -217,7 +217,7 @@ def test_means_over_texts_have_the_intervals_of_scipy(tmp_path: Path) -> None:
 def test_the_approximation_is_the_gradient_of_a_gate(
     model: PreTrainedModel, tmp_path: Path, texts: tuple[str, ...]
 ) -> None:
-    """Gates by hand, on what c_proj reads in transformers' own run; |d loss / d gate|, mean over texts."""
+    """Multiply what c_proj reads in transformers by gates, and compare the mean of |d loss / d gate|."""
     (tmp_path / "lines.txt").write_text("\n".join(texts))
     report = attncli.run("ablate", texts=str(tmp_path / "lines.txt"), approximate=True, sort="approximate")
     total = torch.zeros(2, 4)
@@ -326,7 +326,7 @@ def test_heads_of_an_encoder_decoder_have_a_stack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GEMMAS)
 def test_heads_are_removed_from_layers_that_share_keys_and_values(name: str, tmp_path: Path) -> None:
-    """Blocks that leave keys and values for later ones all run again; losses are transformers' own."""
+    """Blocks whose keys and values later blocks share all run again."""
     sentence = "the cat walks on the street because it was tired"
     report = attncli.run("ablate", model=save_gemma(tmp_path, name), sentence=sentence)
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
@@ -356,7 +356,7 @@ def test_models_that_compute_attention_themselves_are_refused(
 
 
 def test_the_start_token_may_only_be_in_the_generation_config(tmp_path: Path) -> None:
-    """As transformers saves T5: the loss is that of its own labels, the last, which is not read, left out."""
+    """transformers saves T5 like this. The loss is that of its labels except the last, which is not read."""
     folder = save_writer(tmp_path, "T5")
     assert "decoder_start_token_id" not in json.loads((folder / "config.json").read_text())
     report = attncli.run("ablate", model=folder, sentence="the cat sat", heads="cross:1:2")
@@ -395,7 +395,7 @@ def test_errors_are_one_line(attn: Attn, flags: list[str], line: str) -> None:
 
 
 def test_induction_needs_the_previous_token_head(attn: Attn) -> None:
-    """Induction heads find nothing where no head has looked at the previous token."""
+    """Induction heads find nothing if no head has looked at the previous token."""
     found = {}
     for name, flags in {"with": [], "without": ["--ablate", "0:1"]}.items():
         report = json.loads(attn(["heads", *flags, "--format", "json"]).out)
@@ -423,7 +423,7 @@ def test_weights_of_a_layer_change_without_a_lower_head(attn: Attn, model: PreTr
 
 @pytest.mark.parametrize("settings", [{}, {"approximate": True}, {"method": "mean", "heads": "0:1"}], ids=str)
 def test_a_loaded_model_is_left_unchanged(settings: dict[str, Any]) -> None:
-    """In half precision, with its head, in training mode."""
+    """The model is in half precision and in training mode, and has a prediction head."""
     model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype=torch.bfloat16)
     model.train()
     before = [dict(vars(module)) for module in model.modules()], model.config.to_dict()

@@ -1,4 +1,4 @@
-"""`attn ablate --method swap`: heads that give what they gave on another prompt, from the command line."""
+"""`attn ablate --method swap` on the command line: heads with their outputs on another prompt."""
 
 import json
 from pathlib import Path

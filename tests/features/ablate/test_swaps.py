@@ -1,4 +1,4 @@
-"""A head gives what it gave on another prompt: against TransformerLens, and hooks in transformers."""
+"""Heads with their outputs on another prompt, against TransformerLens and hooks in transformers."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def swapped(pretrained: Pretrained, **settings: Any) -> HeadEffects:
 
 
 def test_swaps_match_transformer_lens_in_both_directions(shipped: Pretrained) -> None:
-    """get_act_patch_attn_head_out_all_pos: tools/transformer_lens_scores.py wrote its numbers."""
+    """tools/transformer_lens_scores.py wrote the numbers of get_act_patch_attn_head_out_all_pos."""
     found = swapped(shipped)
     for name, rows, baseline in (
         ("text", found.heads, found.baseline),
@@ -66,7 +66,7 @@ def test_a_single_token_matches_its_row_among_all_tokens(shipped: Pretrained) ->
 
 
 def test_path_patching_matches_hooks_on_one_head(shipped: Pretrained) -> None:
-    """Path patching: the stream that 1:2 reads holds what the head wrote on the other prompt, none else's."""
+    """The stream that 1:2 reads contains what one head wrote on the other prompt, and no other change."""
     found = swapped(shipped, into="1:2")
     assert [(row["layer"], row["head"]) for row in found.heads] == [(0, head) for head in range(4)]
     model: Any = shipped.whole

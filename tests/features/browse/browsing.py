@@ -1,4 +1,4 @@
-"""A small survey, and the browser driven on it by keys and the mouse."""
+"""A small survey, and functions that drive the browser with keys and the mouse."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ def random_weights(*shape: int) -> np.ndarray:
 
 
 def survey(tokens: tuple[str, ...] = WORDS) -> Report:
-    """15 heads with two statistics, of which no order is that of the heads."""
+    """Return a survey of 15 heads with two statistics, neither of which is in the order of the heads."""
     weights = random_weights(LAYERS, HEADS, len(tokens), len(tokens))
     rows = Table(
         {
@@ -54,7 +54,7 @@ def driven(
     depth: str = "truecolor",
     model: BrowsedModel | None = None,
 ) -> Choice:
-    """The choice after those steps, from the first token on, on a screen of that size."""
+    """Return the choice after these steps, which start at the first token, on a screen of this size."""
     choice = Choice(grids(report))
     choice.choose_token(0)
 
@@ -69,7 +69,10 @@ def driven(
 
 
 async def press(app: Browser, pilot: "Pilot[None]", *keys: str) -> None:
-    """Each key once the app and then its screen are done with the one before; a pilot sleeps after each."""
+    """Press each key once the app and its screen are done with the previous key.
+
+    A pilot would sleep after each.
+    """
     for key in keys:
         app.simulate_key(key)
         await pilot.pause(0)
@@ -85,13 +88,13 @@ def after(report: Report, *keys: str) -> Choice:
 
 
 def shown(panel: Panel) -> list[str]:
-    """The lines of a panel as they stand on the screen."""
+    """Return the lines of a panel on the screen."""
     lines = [panel.render_line(y).text for y in range(panel.size.height)]
     return [line for line in lines if line.strip()]
 
 
 def screen_now(app: Browser) -> str:
-    """What stands on the screen."""
+    """Return the text of the screen."""
     update = app.screen._compositor.render_full_update()
     assert update is not None
     return "\n".join("".join(strip.text for strip in line) for line in update.strips)
@@ -109,7 +112,7 @@ def screen_text(report: Report, *keys: str, size: tuple[int, int] = (80, 24), de
 
 
 def bars_of(report: Report, *keys: str) -> dict[str, str]:
-    """The numbers beside the bars, by label."""
+    """Return the numbers beside the bars, by label."""
     found: dict[str, str] = {}
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:

@@ -1,4 +1,4 @@
-"""`attn browse` as a user runs it: it leaves a terminal as it was, and says why it opens nowhere else."""
+"""`attn browse` in a terminal, which it restores, and its errors without one."""
 
 import fcntl
 import importlib.util
@@ -132,7 +132,7 @@ def test_a_dumb_terminal_is_refused(saved: str) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were one; nothing is opened by what fails."""
+    """Pretend that there is a terminal. Commands that fail open nothing."""
     monkeypatch.setattr("attncli.features.browse.question.check_terminal", lambda: None)
 
 
@@ -176,7 +176,7 @@ def test_a_missing_extra_is_named(attn: Attn, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Choice, BrowsedModel]]:
-    """What would be browsed; nothing opens."""
+    """Collect what would be browsed, without opening it."""
     kept: list[tuple[Choice, BrowsedModel]] = []
 
     def browse(choice: Choice, *, colors: str, model: BrowsedModel) -> int:
@@ -219,7 +219,7 @@ TEXT = "abcdabcdabcd"
 def test_the_browsed_model_matches_heads_ablate_and_why(
     attn: Attn, opened: list[tuple[Choice, BrowsedModel]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And as ablate and why measure it; another text is read without loading the model anew."""
+    """An edited text is read without loading the model again."""
     assert attn(["browse", TEXT]).code == 0
     ((choice, model),) = opened
     assert model.text == TEXT and choice.query == len(choice.grid.report.tokens) - 1
@@ -264,7 +264,7 @@ def test_the_browsed_model_matches_heads_ablate_and_why(
 def test_it_opens_at_a_head_and_a_token(
     attn: Attn, opened: list[tuple[Choice, BrowsedModel]], tmp_path: Path
 ) -> None:
-    """Of a model and of a saved report, ranked or not; another text needs no such token."""
+    """Test a model and a saved report, ranked or not. Another text needs no such token."""
     saved = str(tmp_path / "heads.json")
     ranked = ["--from", "c#2", "--to", "b"]
     assert attn(["heads", TEXT, *ranked, "--maps", "self", "-o", saved]).code == 0

@@ -1,4 +1,4 @@
-"""The browser over a picture: the chosen token's weights on it, a click on a patch, and the map behind it."""
+"""The browser on a picture: the weights of the chosen token, a click on a patch, and the map."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The browser for heads: keys and clicks choose, and what is shown are the report's own numbers."""
+"""The browser for heads: keys and clicks choose, and the numbers are those of the report."""
 
 from dataclasses import replace
 
@@ -98,7 +98,7 @@ def test_bars_are_proportional_to_the_weights() -> None:
 
 
 def test_a_number_shown_as_zero_has_no_bar() -> None:
-    """However small all numbers of a row are."""
+    """A number that rounds to zero has no bar, however small all numbers of the row are."""
     report = survey()
     weights = report.tensors["weights"].values.copy()
     weights[0, 0, 0] = 1e-6 * weights[0, 0, 0] / weights[0, 0, 0].max()

@@ -1,4 +1,4 @@
-"""What the browser asks of a model: heads taken out, what one adds, another text; keys stay alive."""
+"""Measurements with the model of the browser: removed heads, contributions, and edited texts."""
 
 import os
 import time
@@ -21,7 +21,10 @@ PATIENCE = 20
 
 
 def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int = 5) -> Report:
-    """Causal weights: the last head of the last layer looks at the token before, the rest at the first."""
+    """Return a survey with causal weights.
+
+    The last head of the last layer looks at the previous token, the other heads at the first token.
+    """
     weights = np.zeros((layers, heads, len(tokens), len(tokens)), dtype=np.float32)
     weights[..., 0] = 1
     previous = weights[-1, -1]
@@ -62,7 +65,7 @@ def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int
 
 
 class Model:
-    """One that answers at once, or when it is told to; `asked` is what it was asked."""
+    """A model that answers at once or when told to. `asked` lists its questions."""
 
     def __init__(self, *, waits: bool = False, error: Exception | None = None) -> None:
         self.text = "the cat sat"
@@ -256,7 +259,7 @@ def test_q_does_not_wait_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_it_opens_at_the_most_informative_query() -> None:
-    """The last query of a causal map; else that which looks most at another token than those at the ends."""
+    """The last query of a causal map, else the query that looks most at another inner token."""
     assert Choice(grids(named_survey())).query == len(WORDS) - 1
     report = survey()
     values = report.tensors["weights"].values[0, 0, 1:-1, 1:-1].copy()
@@ -266,7 +269,7 @@ def test_it_opens_at_the_most_informative_query() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "truecolor"])
 def test_heads_are_shown_as_pattern_letters(depth: str) -> None:
-    """Where most heads look at the first token, their letters are small, by the rest of their weight."""
+    """Letters are lower case, for the rest of the weight, if most heads look at the first token."""
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("right")

@@ -1,4 +1,4 @@
-"""The browser on screens: colours, sizes, every kind of report, hostile tokens, help and the way out."""
+"""Screens of the browser: colours, sizes, all kinds of reports, hostile tokens, and help."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_scale_and_sink_only_change_the_colours() -> None:
 
 
 def test_the_map_has_the_colours_of_viridis() -> None:
-    """The largest weight is yellow, the end of viridis; the smallest stands where its share of that is."""
+    """The largest weight is yellow, the end of viridis; the smallest has the colour of its share of that."""
     report = survey()
     values = report.tensors["weights"].values[0, 0]
     least = colours(VIRIDIS)[int(values.min() / values.max() * 256)]
@@ -70,7 +70,7 @@ def test_the_map_has_the_colours_of_viridis() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "16"])
 def test_every_depth_of_colour_shows_the_map(depth: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line has decided; what the environment says no longer counts."""
+    """The command line decides about colours, regardless of the environment."""
     if depth != "none":
         monkeypatch.setenv("NO_COLOR", "1")
 
@@ -99,7 +99,7 @@ def test_every_depth_of_colour_shows_the_map(depth: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("depth", ["none", "16", "truecolor"])
 def test_cells_match_a_heatmap(depth: str) -> None:
-    """Mixtures of 16 colours, characters with a blank between wide cells, a dot for no number."""
+    """Mixtures of 16 colours, characters with a blank between wide cells, and a dot for a missing number."""
     choice = after(survey(), "x")
     places = choice.shading.places
 
@@ -142,7 +142,7 @@ def test_a_large_map_is_pooled_to_fit() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "truecolor"])
 def test_z_switches_to_the_whole_map_and_back(depth: str) -> None:
-    """A small map too: without colour a cell of the whole map is one number, as in a line per query."""
+    """Even without colours, a cell of a small map is one number, as in one line per query."""
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         panel = app.query_one(HeadMap)
@@ -255,7 +255,7 @@ def test_no_key_fails_on_odd_matrices(values: np.ndarray) -> None:
 
 
 def test_statistics_of_other_stacks_are_left_out() -> None:
-    """With an encoder and a decoder a layer and head stand twice among the rows."""
+    """With an encoder and a decoder, each layer and head appears in several rows."""
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 1, 2, 2))
     rows = Table(
         {"layer": 0, "head": 0, "stack": stack, "entropy": entropy}

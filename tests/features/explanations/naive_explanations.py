@@ -1,4 +1,4 @@
-"""What naive explanations share: loops over float64 copies of what transformers computed."""
+"""Naive explanations: loops over float64 copies of what transformers computed."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -26,9 +26,9 @@ def keep_outputs(module: nn.Module, kept: list[Tensor]) -> None:
 
 
 def carried_vectors(weights: Tensor, values: Tensor, matrix: Tensor) -> Tensor:
-    """The sum over the heads of a v W_O, for each query and key.
+    """Compute the sum over the heads of a v W_O, for each query and key.
 
-    `values` (key, group, dim) are shared by groups of heads; `matrix` is W_O (heads x dim, embed).
+    Groups of heads share `values` (key, group, dim); `matrix` is W_O (heads x dim, embed).
     """
     num_heads, count = weights.shape[:2]
     by_head = matrix.view(num_heads, values.shape[-1], -1)
@@ -40,14 +40,14 @@ def carried_vectors(weights: Tensor, values: Tensor, matrix: Tensor) -> Tensor:
 
 
 def near_rows(parts: Tensor, whole: Tensor) -> Tensor:
-    """ALTI's rows: how close each part (query, key, embed) comes to the whole (query, embed)."""
+    """Compute the rows of ALTI: how close each part (query, key, embed) comes to the whole (query, embed)."""
     sizes = whole.abs().sum(dim=-1, keepdim=True)
     near = (sizes - (whole.unsqueeze(1) - parts).abs().sum(dim=-1)).clamp(min=0)
     return near / near.sum(dim=-1, keepdim=True)
 
 
 def rolled(matrices: Sequence[Tensor]) -> Tensor:
-    """The product of the matrices, the last first."""
+    """Return the product of the matrices, starting with the last."""
     result = torch.eye(len(matrices[0]), dtype=torch.float64)
     for matrix in matrices:
         result = matrix.detach().double() @ result
@@ -55,7 +55,7 @@ def rolled(matrices: Sequence[Tensor]) -> Tensor:
 
 
 def chefer_rows(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Attention x gradient, from weights and gradients (1, head, query, key) by layer."""
+    """Compute attention x gradient from weights and gradients (1, head, query, key) by layer."""
     eye = torch.eye(weights[0].shape[-1])
     means = [(a * da)[0].clamp(min=0).mean(dim=0) for a, da in zip(weights, gradients, strict=True)]
     return rolled([mean + eye for mean in means])

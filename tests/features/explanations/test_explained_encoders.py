@@ -1,4 +1,4 @@
-"""What encoders say of a text, by every way to read: against naive loops on transformers' own runs."""
+"""The output of encoders on a text, explained in every way, against naive loops on runs of transformers."""
 
 import json
 from collections.abc import Callable
@@ -69,7 +69,7 @@ HEADS: dict[EncoderSays, str] = {
 
 @made_once
 def save_encoder(folder: Path, name: str, head: str) -> Path:
-    """A tiny encoder whose norms and biases are not 1 and 0, with a tokenizer of pairs and masks."""
+    """Save a tiny encoder with random norms and biases, and a tokenizer with pairs and masks."""
     kind: Any = getattr(transformers, f"{name}{head}")
     torch.manual_seed(1)
     model = kind(kind.config_class(**ENCODERS[name])).eval().requires_grad_(False)
@@ -88,7 +88,7 @@ def save_encoder(folder: Path, name: str, head: str) -> Path:
 
 
 def read_of(pretrained: Pretrained, kind: EncoderSays, answer: str | None = None) -> ReadEncoder:
-    """The text of a kind of encoder, read; sources are sentences, or the words around a mask."""
+    """Read a text for a kind of encoder. The sources are sentences, or the words around a mask."""
     if kind == "word":
         reading = read_for_encoder(pretrained, split_text(MASKED, "word"), None)
     else:
@@ -98,7 +98,7 @@ def read_of(pretrained: Pretrained, kind: EncoderSays, answer: str | None = None
 
 
 class NaiveBert:
-    """transformers alone: weights, values, W_O, norms, what blocks read, and gradients by autograd."""
+    """A run of transformers: weights, values, W_O, the inputs of blocks, and gradients by autograd."""
 
     def __init__(self, folder: Path, head: str, inputs: dict[str, Tensor]) -> None:
         kind: Any = getattr(transformers, f"Bert{head}")
@@ -126,7 +126,7 @@ class NaiveBert:
         ]
 
     def alti(self, number: int) -> Tensor:
-        """Ferrando et al. 2022: the norm behind the attention, its scale kept, of each token's vector."""
+        """Apply the norm after the attention, with its scale kept, to all vectors (Ferrando et al. 2022)."""
         output = self.body.encoder.layer[number].attention.output
         vectors = self.carried[number].clone()
         vectors[range(self.count), range(self.count)] += self.reads[number]
@@ -139,7 +139,7 @@ class NaiveBert:
 
 
 def naive_number(naive: NaiveBert, read: ReadEncoder, toward: Tensor) -> tuple[Tensor, Tensor]:
-    """What is explained, and the share of each row, by hand."""
+    """Return the explained number, and the share of each row."""
     shares = torch.zeros(naive.count, dtype=torch.float64)
     if read.kind == "class":
         shares[0] = 1  # the pooler reads [CLS]
@@ -260,7 +260,7 @@ def test_masks_replace_the_words_around_a_mask(tmp_path: Path) -> None:
 
 
 def test_scores_and_multi_label_classes_are_explained(tmp_path: Path) -> None:
-    """A cross-encoder with one output; a classifier of several labels at once."""
+    """A classifier with several labels at once, then a cross-encoder with one output."""
     folder = save_encoder(tmp_path, "Bert", "ForSequenceClassification")
     config = json.loads((folder / "config.json").read_text())
     config["problem_type"] = "multi_label_classification"
@@ -399,7 +399,7 @@ def test_pooling_is_read_from_the_folder(tmp_path: Path) -> None:
 
 
 def test_relevance_matches_lxt_and_captum(minilm: Pretrained) -> None:
-    """lxt's AttnLRP and captum's gradient x input of a cosine: tools/lxt_bert.py."""
+    """tools/lxt_bert.py wrote lxt's AttnLRP and captum's gradient x input of a cosine."""
     by_others = json.loads(Path(__file__).with_name("lxt_bert.json").read_text())
     with in_use(minilm) as pretrained:
         sourced = split_text(by_others["text"], "sentence")

@@ -1,4 +1,4 @@
-"""What models say of a picture, by every way to read: against naive loops on transformers' own runs."""
+"""The output of models on a picture, explained in every way, against naive loops on runs of transformers."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ HEAD = "ForImageClassification"
 
 @made_once
 def save_seer(folder: Path, name: str, patches: int = ROWS) -> Path:
-    """A tiny model of pictures whose norms and biases are not 1 and 0, with its processor."""
+    """Save a tiny vision model with random norms and biases, and its image processor."""
     kind: Any = getattr(transformers, name)
     torch.manual_seed(1)
     side = patches * PATCH
@@ -77,7 +77,7 @@ def cells_of(pretrained: Pretrained, file: Path) -> PictureCells:
 
 
 class NaiveViT:
-    """transformers alone: weights, values, W_O, what blocks read, and gradients by autograd."""
+    """A run of transformers: weights, values, W_O, the inputs of blocks, and gradients by autograd."""
 
     def __init__(self, folder: Path, pixels: Tensor) -> None:
         vit: Any = transformers.ViTForImageClassification
@@ -171,7 +171,7 @@ def test_relevance_adds_up_to_what_is_explained(name: str, tmp_path: Path, file:
 
 
 def pixels_without(pixels: Tensor, rows: range, columns: range) -> Tensor:
-    """The pixels with one cell of patches in the picture's mean colour, by hand."""
+    """Fill one cell of patches with the mean colour of the picture."""
     edited = pixels.clone()
     for channel in range(3):
         colour = pixels[0, channel].mean()
@@ -183,7 +183,7 @@ def pixels_without(pixels: Tensor, rows: range, columns: range) -> Tensor:
 
 
 def test_losses_match_runs_on_edited_pixels(tmp_path: Path, file: Path) -> None:
-    """Nine rows of nine patches in five cells each way, of two patches, the last of one."""
+    """Nine rows of nine patches make five cells per axis, of two patches each except the last."""
     bounds = [0, 2, 4, 5, 7, 9]
     for name in (f"ViT{HEAD}", "Dinov2Model"):
         folder = save_seer(tmp_path / name, name, patches=9)

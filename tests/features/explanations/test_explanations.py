@@ -1,4 +1,4 @@
-"""Ways to read an answer's sources: against naive loops on transformers' own runs, lxt and captum."""
+"""Ways to read the sources of an answer, against naive loops on runs of transformers, lxt and captum."""
 
 import json
 import re
@@ -63,7 +63,7 @@ NAIVE = ("GPT2LMHeadModel", "LlamaForCausalLM")
 
 
 class Naive:
-    """transformers alone: weights, values, W_O, what blocks read, and gradients by autograd."""
+    """A run of transformers: weights, values, W_O, the inputs of blocks, and gradients by autograd."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.model: Any = (
@@ -99,7 +99,7 @@ class Naive:
         ]
 
     def of_answer(self, rows: Tensor) -> Tensor:
-        """The sum of the rows that chose the answer's tokens, for the tokens of the prompt."""
+        """Return the sum of the rows that chose the answer's tokens, for the tokens of the prompt."""
         return rows[len(PROMPT) - 1 :, : len(PROMPT)].sum(dim=0).detach()
 
 
@@ -155,7 +155,7 @@ def test_ways_match_naive_loops(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CONSERVING)
 def test_relevance_adds_up_to_the_logits(name: str, tmp_path: Path) -> None:
-    """AttnLRP of ten architectures with norms and biases that are not 1 and 0; value norms check theirs."""
+    """AttnLRP conserves relevance in all architectures, with random norms and biases."""
     save(tmp_path, name, dict(CONSERVING[name]))
     with in_use(open_model(tmp_path)) as pretrained:
         run = AnswerRun(pretrained, PROMPT, ANSWER)
@@ -183,7 +183,7 @@ LINES = "key=brass\ndoor=oak\nhat=wool\nlamp=green\ncup=tin"
 
 @pytest.fixture(scope="module")
 def copier() -> Pretrained:
-    """It copies: which source is right is known."""
+    """The shipped model, which copies, so that the right source is known."""
     return attncli.open_model()
 
 
@@ -204,7 +204,7 @@ def test_ways_find_the_line_that_a_model_copies(copier: Pretrained) -> None:
 
 
 def test_ways_find_the_right_source_of_every_copy(copier: Pretrained) -> None:
-    """It copies the line that begins as the question does: all ways but gradient x input say so."""
+    """The model copies the line that begins like the question: all ways but gradient x input find it."""
     lines = LINES.splitlines()
     asked = [line.split("=") for line in lines]
     prompts = [

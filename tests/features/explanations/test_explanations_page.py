@@ -1,4 +1,4 @@
-"""The block of the page with each way to read an answer, in a real Chromium."""
+"""The page block with each way to read an answer, in Chromium."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.views.pictured import several_pictures
 
 
 def test_the_page_shows_a_card_for_each_way(opened: Opened) -> None:
-    """As `source --compare --image` has it: what is lost first, then the ways, in cards."""
+    """A report as `source --compare --image` writes it: cards with the losses, then the ways."""
     surveyed = several_pictures((3, 5))
     assert surveyed.picture_maps is not None
     row = surveyed.picture_maps.rows[0]

@@ -1,4 +1,4 @@
-"""AT2: attention, hidden sources and learned weights against transformers' masks and a naive fit."""
+"""AT2: attention, hidden sources and learned weights, against masks in transformers and a naive fit."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Masked:
-    """transformers alone: attention of the answer's queries, and the answer's probability under a mask."""
+    """A run of transformers: the attention to sources, and the probability of the answer under a mask."""
 
     def __init__(self, folder: Path, reading: SourcedReading, answer: list[int]) -> None:
         self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""What a model writes, and where it looked, against transformers' generate and its eager attention."""
+"""The text that a model writes, and where it looked, against generate and eager attention in transformers."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ NEW = 7
 
 
 class Oracle:
-    """transformers alone: greedy tokens, and the weights of the whole text at once."""
+    """A run of transformers: greedy tokens, and the weights of the whole text at once."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -56,7 +56,7 @@ class Oracle:
 
     @torch.no_grad()
     def rows(self, ids: Tensor, written: list[int]) -> Tensor:
-        """The rows (layer, head, query, key) of the queries that chose each token."""
+        """Return the rows (layer, head, query, key) of the queries that chose each token."""
         given = torch.tensor([written[:-1]], dtype=torch.long)
         if self.is_cross:
             start = torch.cat([torch.tensor([[0]]), given], dim=1)
@@ -103,7 +103,7 @@ def test_tokens_and_rows_match_transformers(architecture: str, chunk: int | None
 
 
 def check_statistics(report: Report, rows: np.ndarray, num_prompt: int, *, is_cross: bool) -> None:
-    """A loop over every layer, head and query."""
+    """Compare every statistic with a loop over every layer, head and query."""
     of_rows = {name: tensor.values for name, tensor in report.tensors_of("rows").items()}
     by_head = {(row["layer"], row["head"]): row for row in report.table("heads")}
     for layer, head in np.ndindex(rows.shape[:2]):
@@ -163,7 +163,7 @@ def test_long_prompts_are_read_in_chunks_if_the_result_is_the_same(
 
 @pytest.mark.parametrize("num_keys", [5, 11])
 def test_similar_layers_are_computed_together(num_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows are the softmax of each alone; sinks, windows and masks go with their layers."""
+    """Each row is the softmax of its layer; sinks, windows and masks stay with their layers."""
     drawn = torch.Generator().manual_seed(num_keys)
     layers = []
     for number in range(7):
@@ -227,7 +227,7 @@ def test_nan_logits_are_refused(tmp_path: Path) -> None:
 
 
 def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path:
-    """A model that writes by these settings of its generation_config.json, beside those that it has."""
+    """Save a model with these settings added to its generation_config.json."""
     path = save_writer(folder, architecture) / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     return folder
@@ -249,7 +249,7 @@ def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path
 def test_generation_settings_that_choose_tokens_apply_and_are_named(
     architecture: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The tokens are transformers' own by the same file, and others than without; the rows are theirs."""
+    """The tokens match transformers with the same file, and differ from those without the settings."""
     folder = save_with_settings(tmp_path, architecture, **settings)
     oracle = Oracle(folder)
     report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW, maps="heads")
@@ -330,7 +330,7 @@ def test_writing_ends_where_the_generation_config_says(ends: dict[str, Any], tmp
 
 
 def test_prefill_chunks_are_refused_if_they_change_the_result(attn: Attn, tmp_path: Path) -> None:
-    """Jamba's layers of states begin anew with each piece, and it writes other tokens."""
+    """The state layers of Jamba start again with each chunk, so it writes other tokens."""
     sizes = {**GROUPED, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2}
     torch.manual_seed(7)
     model = JambaForCausalLM(JambaConfig(**sizes, use_mamba_kernels=False))
@@ -345,7 +345,7 @@ def test_prefill_chunks_are_refused_if_they_change_the_result(attn: Attn, tmp_pa
 
 
 def test_the_shipped_model_looks_at_the_copied_token(attn: Attn) -> None:
-    """The shipped model copies: where it looks is the token that came after the first copy."""
+    """The shipped model copies: it looks at the token that followed the first copy."""
     ended = attn(["generate"])
     assert (ended.code, ended.err) == (0, "")
     assert "\nwrote: on heads copy; induction\n" in ended.out and "29 i   o " in ended.out
@@ -450,7 +450,7 @@ def test_retrieval_scores_match_a_naive_loop(needle: str) -> None:
 
 
 def test_max_new_tokens_leave_room_for_the_prompt(tmp_path: Path) -> None:
-    """The last token that is written is not read."""
+    """The last written token is not read."""
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
     run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
@@ -582,7 +582,7 @@ def test_a_batch_sweeps_needle_depth_and_length(attn: Attn, tmp_path: Path) -> N
     [("none", ["--layer", "1"]), ("mean", []), ("heads", []), ("mean", ["--head", "1:2"])],
 )
 def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
-    """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
+    """Rows of statistics stand beside the weights of the same heads; a mean over the heads stands alone."""
     chosen = {flag.removeprefix("--"): value for flag, value in zip(place[::2], place[1::2], strict=True)}
     report = run("generate", max_new_tokens=2, **chosen)
     ended = attn(["generate", "--max-new-tokens", "2", "--maps", maps, "--show", "all", *place])

@@ -1,4 +1,4 @@
-"""What every head looks at, against transformers' own eager attention."""
+"""Maps of every head, against eager attention in transformers."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ LONG = " ".join([SENTENCE] * 18)  # 146 tokens
 
 
 def expected(folder: Path, text: str, kind: tuple[str, str]) -> np.ndarray:
-    """Eager weights of all layers of one stack and kind: layer, head, query, key."""
+    """Return the eager weights of all layers of one stack and kind: layer, head, query, key."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     ids = torch.tensor([AutoTokenizer.from_pretrained(folder)(text)["input_ids"]])

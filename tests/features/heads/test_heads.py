@@ -1,4 +1,4 @@
-"""`attn heads` as a user runs it: on the model that ships, and on folders with tiny models."""
+"""`attn heads` on the shipped model, and on folders with tiny models."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SENTENCE = "the cat sat because the cat was tired"
 
 
 def test_the_shipped_model_has_previous_token_and_induction_heads(attn: Attn) -> None:
-    """What a learner sees first, as docs/models.md states it."""
+    """The numbers that docs/models.md states."""
     report = report_of(attn, "heads")
     rows = report["statistics"]["heads"]
     assert len(rows) == 8 and report["tokens"][0] == "<bos>" and len(report["tokens"]) == 49
@@ -31,7 +31,7 @@ def test_the_shipped_model_has_previous_token_and_induction_heads(attn: Attn) ->
 
 
 def test_rows_match_transformers(tmp_path: Path) -> None:
-    """From the text to the figures, against transformers alone."""
+    """Compare all statistics, from the text on, with transformers."""
     from transformers import AutoModel, AutoTokenizer
 
     folder = save_model(tmp_path, "GPT-2")

@@ -1,4 +1,4 @@
-"""A survey of many texts against the survey of each of them, and its intervals against scipy's."""
+"""A survey of many texts, against surveys of each text and the intervals of scipy."""
 
 import json
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def texts(tmp_path: Path) -> str:
 
 
 def numbers(reports: list[Report], row: Row) -> np.ndarray:
-    """A statistic of a head on each text that has it."""
+    """Return a statistic of a head on each text that has it."""
     found = []
     for report in reports:
         (own,) = (head for head in report.table("heads") if all(head[n] == row[n] for n in WHERE))
@@ -150,7 +150,7 @@ MIXED = (
 
 
 def even_statistics(visible: np.ndarray, special: np.ndarray, *, has_positions: bool) -> dict[str, float]:
-    """What rows of equal weights on the visible keys (query, key) give, by a loop over the entries."""
+    """Compute the statistics of rows with equal weights on the visible keys (query, key), entry by entry."""
     rows: dict[str, list[float]] = {name: [] for name in EVEN}
     received = np.zeros(visible.shape[1])
     for query, seen in enumerate(visible):

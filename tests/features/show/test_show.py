@@ -1,4 +1,4 @@
-"""`attn show` and pictures as a user meets them: exit code, standard output, standard error."""
+"""`attn show` and pictures on the command line: exit code, standard output, standard error."""
 
 import io
 import json
@@ -29,7 +29,7 @@ EVERY = [name for name in VIEWS if name not in ("dot", "srt", "vtt")]
 
 @pytest.fixture
 def saved(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder, become the current one, with saved reports and an array."""
+    """Change to a folder with saved reports and an array."""
     monkeypatch.chdir(tmp_path)
     assert attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "-o", "x.json"]).code == 0
     Path("two.yaml").write_text("steps:\n- experiment: self\n- experiment: scale-demo\n")
@@ -72,7 +72,7 @@ def test_a_report_comes_through_a_pipe(attn: Attn, saved: Path, monkeypatch: pyt
 
 
 def test_standard_input_is_named_in_headings_and_errors(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In headings and in errors; a name that is a dash in another setting stays one."""
+    """A name that is a dash in another setting stays a dash."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat sat")))
     shown = attn(["heads", "--file", "-"]).out.splitlines()
     assert shown[1] == "standard input"
@@ -104,7 +104,7 @@ def test_an_array_has_the_statistics_of_weights(attn: Attn, saved: Path) -> None
 
 
 def test_hidden_keys_do_not_count_as_visible(attn: Attn, saved: Path) -> None:
-    """normalized_entropy of uniform causal rows is 1; where one key is visible there is none."""
+    """normalized_entropy is 1 for uniform causal rows, and missing for rows with one visible key."""
     np.save("causal.npy", np.tri(4) / np.arange(1, 5)[:, np.newaxis])
     report = json.loads(attn(["show", "causal.npy", "--format", "json"]).out)
     assert report["statistics"]["rows"]["normalized_entropy"] == [None, *[pytest.approx(1)] * 3]
@@ -255,7 +255,7 @@ def test_a_store_is_refused_with_the_commands_that_show_it(tmp_path: Path, attn:
 
 
 def edited(report: Path, keys: str, value: object) -> list[str]:
-    """The command that shows a saved report, one value of which was edited, as `statistics.heads.3.entropy`."""
+    """Return the command that shows a saved report with an edited value, as `statistics.heads.3.entropy`."""
     data = json.loads(report.read_text())
     *path, last = (int(key) if key.isdigit() else key for key in keys.split("."))
     place = data
@@ -278,7 +278,7 @@ def edited(report: Path, keys: str, value: object) -> list[str]:
 def test_an_edited_report_is_shown_without_the_edit(
     command: list[str], keys: str, value: object, line: str, attn: Attn, tmp_path: Path
 ) -> None:
-    """Values of the right form but another type, which only a screen reads."""
+    """The edited values have the right form but another type, which only a screen reads."""
     report = tmp_path / "report.json"
     assert attn([*command, "-o", str(report)]).code == 0
     ended = attn(edited(report, keys, value))

@@ -1,4 +1,4 @@
-"""Attentions as users of BertViz have them in files, shown with their tokens."""
+"""Attentions in files as users of BertViz have them, shown with their tokens."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TOKENS = ("[CLS]", "the", "cat", "sat", "<b>down</b>", ".", "[SEP]")
 
 @pytest.fixture(scope="module")
 def attentions() -> tuple[Tensor, ...]:
-    """A tensor (1, head, query, key) for each layer, as BertViz's head_view takes them."""
+    """Return a tensor (1, head, query, key) for each layer, as head_view in BertViz takes them."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "vocab_size": 37}
     model = BertModel(BertConfig(**sizes, intermediate_size=48), add_pooling_layer=False).eval()
@@ -42,7 +42,7 @@ def shown(attn: Attn, *arguments: str) -> Any:
 
 
 def written(name: str, attentions: tuple[Tensor, ...]) -> None:
-    """As people write them."""
+    """Write the attentions as users do."""
     arrays = [layer.detach().numpy() for layer in attentions]
     match name:
         case "arr.npz":
@@ -98,7 +98,7 @@ def test_named_tokens_take_precedence(attn: Attn, here: Path, attentions: tuple[
 
 
 def test_attentions_in_memory_are_shown(attentions: tuple[Tensor, ...]) -> None:
-    """What BertViz takes, and in a dict with tokens."""
+    """Test what BertViz takes, and a dict with tokens."""
     expected = torch.cat(attentions).detach().numpy()
     for given in (attentions, [*attentions], {"attentions": attentions, "tokens": [*TOKENS]}):
         report = attncli.read_cache(given, () if isinstance(given, dict) else TOKENS)

@@ -1,4 +1,4 @@
-"""Sound on the command line: surveys of one and of many, subtitles, pages, and what is refused."""
+"""Sound on the command line: surveys of one and of many sounds, subtitles, pages, and errors."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random wav2vec 2.0 of two layers, one token for 10 ms."""
+    """Save a random wav2vec 2.0 with two layers and tokens of 10 ms."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("encoder")
     hf.Wav2Vec2Model(hf.Wav2Vec2Config(**SIZES)).save_pretrained(folder)

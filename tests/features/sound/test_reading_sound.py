@@ -1,4 +1,4 @@
-"""What models make of sound: transformers' own eager attention, tokens in time, files of every kind."""
+"""Sound in models: eager attention of transformers, token times, and all file formats."""
 
 import struct
 import sys
@@ -303,7 +303,7 @@ def test_a_truncated_file_is_read_with_a_note(
 
 
 def test_a_stream_without_a_length_is_not_called_truncated(tmp_path: Path) -> None:
-    """Programs that write to a pipe do not know yet how much will follow."""
+    """Programs that write to a pipe do not know the length in advance."""
     file = _written(tmp_path / "piped.wav", np.zeros(1000))
     content = file.read_bytes()
     file.write_bytes(content.replace(b"data" + struct.pack("<I", 2000), b"data\xff\xff\xff\xff"))
@@ -311,7 +311,7 @@ def test_a_stream_without_a_length_is_not_called_truncated(tmp_path: Path) -> No
 
 
 def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
-    """288 MB of 8 bits, none of which takes a place on the disk."""
+    """The file has 288 MB of 8-bit samples, but takes no space on disk."""
     file, size = tmp_path / "hours.wav", 36_000 * 8_000
     sizes = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 8_000, 8_000, 1, 8)
     with file.open("wb") as stream:
@@ -325,7 +325,7 @@ def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("samples", [np.zeros(16_000), np.ones(16_000), np.array([0.5])])
 def test_silence_clipping_and_one_sample_are_read(samples: Any, tmp_path: Path) -> None:
-    """Whisper's extractor fills up any sound; one that goes by the sound's length may refuse one sample."""
+    """Whisper's extractor pads any sound; others may refuse a single sample."""
     file = _written(tmp_path / "sound.wav", samples)
     model, extractor = _made("whisper")
     with borrowed("whisper", model, extractor) as pretrained:

@@ -1,4 +1,4 @@
-"""Models that write what they hear: tokens and weights of transformers' generate; what a head is worth."""
+"""Models that transcribe sound: tokens and weights of generate in transformers, and ablated heads."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def _speech2text(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny random models that write of a sound, and `noise.wav` of 1.4 seconds."""
+    """Save tiny random models that transcribe, and `noise.wav` of 1.4 seconds."""
     folder = tmp_path_factory.mktemp("writers")
     for name, save in {"whisper": _whisper, "speech2text": _speech2text}.items():
         torch.manual_seed(3)

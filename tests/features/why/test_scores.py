@@ -93,7 +93,7 @@ def eager_weights(model: PreTrainedModel, layer: int, head: int) -> Tensor:
 
 @pytest.mark.parametrize("name", SUMS)
 def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
-    """Of the first head and the last, which share no key where keys are grouped."""
+    """Test the first head and the last head, which share no key in grouped attention."""
     pretrained = tiny(name)
     for head in (0, 3):
         found = score_parts(pretrained, reading(), layer=2, head=head, query=QUERY)
@@ -126,7 +126,7 @@ def test_scores_that_are_not_sums_are_refused(name: str) -> None:
 
 
 def by_formula(model: Any, layer: int, head: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Query and key of each part of what a layer of a Llama reads, in float64, from hooks on its modules."""
+    """Compute the query and key of each part in a layer of a Llama, in float64, from hooks on its modules."""
     model = model.double()
     model.set_attn_implementation("eager")
     seen: dict[Any, Tensor] = {}
@@ -181,7 +181,7 @@ def test_parts_match_the_formula(head: int) -> None:
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2"])
 def test_the_weight_without_a_part_matches_a_run_without_it(name: str) -> None:
-    """A hook takes what the embedding wrote out of the keys alone, the norm's scale kept."""
+    """A hook removes the contribution of the embedding from the keys, and keeps the scale of the norm."""
     pretrained = tiny(name, num_layers=1)
     found = score_parts(pretrained, reading(), layer=0, head=1, query=QUERY)
     row = next(row for row in found.key_side if row["kind"] == "embedding")
@@ -228,7 +228,7 @@ def test_rounded_parts_are_refused() -> None:
 
 
 def test_the_shipped_model_finds_keys_through_previous_token_heads() -> None:
-    """The induction circuit (Olsson et al. 2022): 0:1 writes on the key, the token itself is the query."""
+    """In the induction circuit (Olsson et al. 2022), 0:1 writes to the key; the token itself is the query."""
     with in_use(open_model(SHIPPED)) as pretrained:
         probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
         found: ScoreParts = score_parts(pretrained, probe, layer=1, head=2, query=40)
@@ -247,7 +247,7 @@ LENS = json.loads(Path(__file__).with_name("transformer_lens_scores.json").read_
 
 @pytest.mark.parametrize("name", LENS["heads"])
 def test_parts_match_transformer_lens(name: str) -> None:
-    """tools/transformer_lens_scores.py wrote its numbers; positions are a part of their own there."""
+    """tools/transformer_lens_scores.py wrote the numbers, in which positions are a separate part."""
     with in_use(open_model(SHIPPED)) as pretrained:
         probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
         found = score_parts(

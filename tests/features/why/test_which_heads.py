@@ -1,4 +1,4 @@
-"""How heads and texts are named on the command line and in files, and which heads a first screen names."""
+"""Names of heads and texts on the command line and in files, and heads with a pattern."""
 
 import json
 import re

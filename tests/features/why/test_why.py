@@ -65,7 +65,7 @@ NO_SUM = {
 
 
 def save(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:
-    """A model whose norms and biases are not 1 and 0."""
+    """Save a model with random norms and biases."""
     kind = getattr(transformers, name)
     torch.manual_seed(1)
     model: PreTrainedModel = kind(kind.config_class(**settings)).eval().requires_grad_(False)
@@ -80,7 +80,7 @@ def save(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:
 
 
 def by_formula(model: Any, ids: Tensor, token: int, against: int) -> tuple[Tensor, float]:
-    """What each head adds (layer, head) and the difference of the logits, from a run with hooks."""
+    """Return the contribution of each head (layer, head) and the logit difference, from a run with hooks."""
     is_gpt2 = hasattr(model, "transformer")
     blocks = model.transformer.h if is_gpt2 else model.model.layers
     norm = model.transformer.ln_f if is_gpt2 else model.model.norm
@@ -143,9 +143,9 @@ def test_contributions_match_the_formula(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WITH_FACTORS)
 def test_contributions_include_factors_of_the_stream_and_the_logits(name: str, tmp_path: Path) -> None:
-    """Granite multiplies what its heads and MLPs write, and divides its logits, as Cohere does.
+    """Granite multiplies the outputs of heads and MLPs, and divides its logits, as Cohere does.
 
-    Granite-SWA has a list of rotary embeddings beside that of its blocks.
+    Granite-SWA has a list of rotary embeddings outside its blocks.
     """
     settings, factor = WITH_FACTORS[name]
     check_formula(tmp_path, name, settings, factor)
@@ -153,7 +153,7 @@ def test_contributions_include_factors_of_the_stream_and_the_logits(name: str, t
 
 @pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING]])
 def test_contributions_with_sinks_in_some_layers(kinds: list[str], tmp_path: Path) -> None:
-    """MiMo-V2-Flash: its sliding layers have sinks, and so other ways to compute them than the full ones."""
+    """The sliding layers of MiMo-V2-Flash have sinks, and are computed in other ways than the full layers."""
     check_formula(tmp_path, "MiMoV2FlashForCausalLM", {**MIMO, "layer_types": kinds})
 
 
@@ -205,7 +205,7 @@ def test_half_precision_is_refused(attn: Attn) -> None:
 
 
 def test_induction_heads_write_the_token_after_the_first_copy() -> None:
-    """The probe ends in the last token of r; what came after it the first time is the first token of r."""
+    """The probe ends in the last token of r; the first time, the first token of r followed it."""
     report = attncli.run("why", seed=4)
     best = report.table("heads")[0]
     assert best["layer"] == 1 and best["pattern"] == "induction"
@@ -303,7 +303,7 @@ def test_ambiguous_token_names_are_refused_before_weights_are_read(
 
 
 def test_a_file_of_one_prompt_has_no_intervals(attn: Attn, tmp_path: Path) -> None:
-    """Its numbers are those of the text, without intervals, and without the tokens of any head."""
+    """The numbers are those of the text, without intervals and without a head split by tokens."""
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps(PROMPTS[0]) + "\n")
     report = json.loads(attn(["why", "--texts", str(path), "--format", "json"]).out)

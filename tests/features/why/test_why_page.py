@@ -1,4 +1,4 @@
-"""The block of the page about a score, in a real Chromium."""
+"""The page block about a score, in Chromium."""
 
 import numpy as np
 
