@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is cal
 HELP = """Where each token looks: in a sentence, in a model's heads, in many runs.
 
 attn alone shows a trained head; attn COMMAND --help-all shows every flag;
-attn info has versions, plugins and schemas.
+attn info shows versions, plugins and schemas.
 """
 
 

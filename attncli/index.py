@@ -55,7 +55,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="lesson",
-                summary="Short lessons, which run in the terminal",
+                summary="Short lessons that run in the terminal",
                 group="Learn",
                 command="attncli.features.lesson.question:command",
                 synonyms="tutorial learn docs course examples list",
@@ -825,7 +825,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="results",
-                summary="Statistics of a store by group, or every value",
+                summary="Statistics of stored runs by group, or all their values",
                 group="Many runs",
                 command="attncli.features.results.question:command",
                 synonyms="summary stats query report",

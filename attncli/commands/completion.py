@@ -52,7 +52,7 @@ def _names_in(store: Path, parameter: str) -> list[str]:
 
 
 def _last(values: Sequence[str] | None) -> str | None:
-    """Return the last value, because Typer reads an option as a list, which is empty if it was not passed."""
+    """Return the last value, or None if the option was not passed; Typer reads an option as a list."""
     return values[-1] if values else None
 
 

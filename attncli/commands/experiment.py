@@ -155,7 +155,7 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
         for key, kind in FILE_KINDS.items():
             if kind.is_one(path):
                 by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
-                raise UserError(f"{text}: is a {kind.name}: {by} --model MODEL reads it")
+                raise UserError(f"{text}: is a {kind.name}: use {by} --model MODEL to read it")
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
         advice = f"{reads} {text} reads the file, and --sentence {text} uses its name as the text"
         raise UserError(f"{text}: is a file: {advice}")

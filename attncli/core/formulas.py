@@ -248,7 +248,7 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """sum p over j < S and |i - j| < W: the weight on the first keys and on the nearest keys.
+    """sum p over all j with j < S or |i - j| < W: the weight on the first keys and on the nearest keys.
 
     This is the weight that remains if a cache holds only these keys; `cache_ends` returns S and W. Xiao et
     al. 2023 (2309.17453), section 3.2.

@@ -152,7 +152,7 @@ def _stored(
     if any(length < 0 for length in shape):
         raise ValueError("a negative size")
     if needed > size - stream.tell():
-        raise UserError(f"{file}: is truncated: its header lists {needed} bytes")
+        raise UserError(f"{file}: is truncated: its header specifies {needed} bytes")
     refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
     stream.seek(0)
     return np.asarray(format.read_array(stream, allow_pickle=False))
@@ -200,7 +200,7 @@ def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]
         header, begin = safetensors_header(stream, size)
     tensors, end = tensors_and_end(header, begin)
     if end > size:
-        raise UserError(f"{file}: is truncated: its header lists {end} bytes")
+        raise UserError(f"{file}: is truncated: its header specifies {end} bytes")
     return tensors, header.get(METADATA, {})
 
 

@@ -52,7 +52,7 @@ class WeightFile:
     def check_holds(self, begin: int, size: int) -> None:
         """Raise UserError if the file is shorter than its header requires."""
         if begin + size > self._state[0]:
-            raise UserError(f"model: {self.path}: is truncated: its header lists {begin + size} bytes")
+            raise UserError(f"model: {self.path}: is truncated: its header specifies {begin + size} bytes")
 
     def _now(self) -> tuple[int, int]:
         about = os.fstat(self._file)

@@ -50,11 +50,11 @@ def predicted_reading(
     against: GivenAnswer | None = None,
     key: str = "text",
 ) -> Predicted:
-    """Return the predictions for a text. Raises UserError, with `key` in the message, if there can be none.
+    """Return the predictions for a text. Raises UserError, which names `key`, if nothing can be predicted.
 
     A model that predicts next tokens predicts every token but the first; for the repeated probe, it predicts
-    the second copy without its first token, which cannot be inferred. For an encoder, a random share of the
-    tokens is masked. With an answer, only the answer is predicted, after the text or at its mask.
+    the second copy except for its first token, which cannot be inferred. For an encoder, a random share of
+    the tokens is masked. With an answer, only the answer is predicted, after the text or at its mask.
     """
     if against is not None and answer is None and pretrained.predicts is not None:
         raise UserError("against: needs `answer`, the token that it is compared with")
@@ -301,7 +301,7 @@ def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
     if not count or not needle.strip():
         raise UserError(f"needle: must occur verbatim in the text (got {needle:.60})")
     if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
-        raise UserError("needle: must be only part of the text, whose end asks for it")
+        raise UserError("needle: must be only a part of the text, and the text must end by asking for it")
     if count > 1:
         return text
     blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "

@@ -71,7 +71,7 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
     except ValueError:
         raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
     if end != size:
-        raise UserError(f"model: {path}: is truncated: its header lists {end} bytes")
+        raise UserError(f"model: {path}: is truncated: its header specifies {end} bytes")
     return tensors
 
 
@@ -186,7 +186,7 @@ def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
     blocks = {block[1] for name in tensors if (block := BLOCK.search(name))}
     whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
     if whole.num_parameters > NUMBERS_PER_BYTE * size:
-        raise UserError(f"model: {path}: is truncated: its header lists {whole.num_parameters} numbers")
+        raise UserError(f"model: {path}: is truncated: its header specifies {whole.num_parameters} numbers")
     return whole
 
 

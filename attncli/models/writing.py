@@ -469,7 +469,9 @@ def _cache_options(
     may_be_cut = whole is not None and whole.may_be_cut
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
-        raise UserError(f"prefill_chunk: {kind} may read a prompt differently in pieces: leave it out")
+        raise UserError(
+            f"prefill_chunk: {kind} may read a prompt differently in pieces: omit `prefill_chunk`"
+        )
     if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK
     return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}

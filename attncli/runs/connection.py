@@ -56,7 +56,9 @@ def refuse_special_files(path: Path) -> None:
         with journal.open("rb") as content:
             content.seek(-len(JOURNAL_NAME_MARK), os.SEEK_END)
             if content.read() == JOURNAL_NAME_MARK:
-                raise UserError(f"{journal}: names another file, which attn's journals never do: remove it")
+                raise UserError(
+                    f"{journal}: names another file, so attn did not write this journal: remove the journal"
+                )
 
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -480,7 +480,7 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Return the keys that the user gave, in the same order, even with default values."""
+        """Return those of the keys that the user set, in the same order, including any set to a default."""
         return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
 
     def _is_left_off(self, key: str) -> bool:

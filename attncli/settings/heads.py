@@ -97,7 +97,7 @@ else:
                 Annotated[
                     LookedFrom,
                     Heading("Output"),
-                    Everyday("with --to: only these queries: cat, cat#2, 5 or last"),
+                    Everyday("with --to, only these queries, such as cat or 5"),
                 ],
                 Field(
                     [],

@@ -314,15 +314,19 @@ class PatternCells(TableColumn):
 
 @dataclass(frozen=True)
 class LookedAtCells(TableColumn):
-    """The key that each head looks at most from one token, if this takes as many columns as `of` allows."""
+    """The key with the most weight of each head at one token, if this takes as many columns as `of` allows.
+
+    If the token is the same for all heads, the header is `from TOKEN DOES`; otherwise, it is `KEY key`.
+    """
 
     does: str = "looks at"
+    key: str = "strongest"
     of: tuple[int, ...] = (0, 1, 2)
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         from attncli.views.model_screens import looked_at_columns
 
-        columns = looked_at_columns(rows, display, self.does)
+        columns = looked_at_columns(rows, display, self.does, self.key)
         return columns if len(columns) in self.of else []
 
 

@@ -69,8 +69,8 @@ REPEATED = ("duplicate token", "induction")
 NO_PATTERN = NO_NUMBER
 LINEAR, LINEAR_LETTER = "linear", "L"
 LETTERS_TITLE = (
-    "Each head's pattern. If several fit: U, then the largest statistic, F last.",
-    "Each head's pattern (L: no softmax). If several fit: U, the largest, F last.",
+    "Each head's pattern. If several fit, U has priority, and F gives way.",
+    "Each head's pattern (L: no softmax). If several fit, U has priority.",
 )
 """The titles for models in which every layer has a softmax, and for all other models."""
 

@@ -141,7 +141,9 @@ def patterns_on_average(rows: Records[Any]) -> Column:
     return Column(("pattern,", "on average"), [plain_text(row.pattern) for row in rows], left=True)
 
 
-def looked_at_columns(rows: Records[Any], display: Display, does: str = "looks at") -> list[Column]:
+def looked_at_columns(
+    rows: Records[Any], display: Display, does: str = "looks at", key_header: str = "strongest"
+) -> list[Column]:
     """Return columns with the key that each head looks at most from one token, and the key's weight.
 
     If the token differs between heads (for each, the token where it matters most), a column for the token
@@ -156,8 +158,8 @@ def looked_at_columns(rows: Records[Any], display: Display, does: str = "looks a
     if len({*queries}) == 1:
         return [Column((f"from {queries[0]}", does), looks_at, left=True)]
     return [
-        Column(("missed", "most at"), queries, left=True),
-        Column(("from there", does), looks_at, left=True),
+        Column(("worst", "token"), queries, left=True),
+        Column((key_header, "key"), looks_at, left=True),
     ]
 
 
@@ -185,7 +187,7 @@ def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elast
     }
     marks = {
         "-": "- the other way" if sort == "restored" else "- better without the head",
-        LITTLE: f"{LITTLE} almost nothing",
+        LITTLE: f"{LITTLE} is almost nothing",
     }
     said = [text for mark, text in marks.items() if mark in cells.values()]
     size = f"{fixed(largest, 2)} {nats(name.partition(' ')[0])}".rstrip()

@@ -300,7 +300,7 @@ def _place(tensor: NamedTensor) -> Iterator[str]:
 
 
 def _how_to_read(report: Report, part: MatrixPart) -> str:
-    """Return `Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
+    """Return `Each row sums to 1: token 5, "street", takes the most (0.20) from token 0, "the".`"""
     query, row = part.shown.stop - 1, part.values[-1]
     key = int(part.largest[-1])
     is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
@@ -312,7 +312,9 @@ def _how_to_read(report: Report, part: MatrixPart) -> str:
     seen = row[row > 0]
     if len(seen) > 1 and np.ptp(seen) < ALIKE:
         return f"{start}{names[0]} takes {number} from each {noun} that it sees."
-    return f"{start}{names[0]} takes most ({number}) from {names[1] if names[0] != names[1] else 'itself'}."
+    return (
+        f"{start}{names[0]} takes the most ({number}) from {names[1] if names[0] != names[1] else 'itself'}."
+    )
 
 
 def _name(report: Report, axis: str, place: int, noun: str) -> str:

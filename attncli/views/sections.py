@@ -100,12 +100,12 @@ LEAST_ROWS = LEAST_LINES = 3
 
 @dataclass(frozen=True)
 class Elastic:
-    """A part of a first screen with a variable number of rows: lines of a table, a map, or notes.
+    """A part of the first screen whose number of rows can vary: lines of a table, a map, or notes.
 
-    `of` makes the part for a number of rows. If the height is unknown, it has its `usual` rows. In a
-    terminal, it has `least` rows (0: it may be left out), then up to its usual number, then up to `most`
-    rows, as space allows; parts with a lower `rank` come first. `most` is also the number of rows that exist,
-    and so limits the other numbers.
+    `of` makes the part with a given number of rows. If the height of the screen is unknown, the part has
+    `usual` rows. In a terminal, it gets `least` rows (with 0, it may be left out), then up to `usual`, and
+    finally up to `most` rows, as space allows; parts with a lower `rank` are served first. `most` is the
+    number of rows that exist, and so limits the other two.
     """
 
     of: Callable[[int], Iterable[Section]]

@@ -68,10 +68,10 @@ def _heads_below(report: Report, display: Display) -> int:
 def _notes(report: Report) -> Iterator[str]:
     """Yield the meaning of the columns whose names do not explain them, then the notes."""
     heads = report.result_of(HeadEffects).heads
-    meanings = ["kl: how far the predictions move"] if "kl" in heads.cells else []
+    meanings = ["kl: how far predictions move"] if "kl" in heads.cells else []
     if {*LOOKED_AT} <= heads.cells.keys() and any(row.key is not None for row in heads):
-        meanings += ["missed most at: the token that loses most without the head"]
-        meanings += ["from there looks at: its strongest key at that token, with the weight"]
+        meanings += ["worst token: the token that loses the most without the head"]
+        meanings += ["strongest key: the key that the head looks at most from there, with its weight"]
     if meanings:
         yield f"{'; '.join(meanings)}."
     yield from report.notes

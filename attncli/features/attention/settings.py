@@ -409,7 +409,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
             message = f"({self.embed_dim}) must be divisible by `num_heads` ({self.num_heads})"
             is_used = self.projection == "none"
             if is_used or "head_dim" not in self.model_fields_set:
-                message += "" if is_used else "; or set `head_dim`"
+                message += "" if is_used else " unless `head_dim` is set"
                 yield contradiction("embed_dim", message, "num_heads", "projection")
         if self.num_heads % self.num_kv_heads:
             message = f"({self.num_heads}) must be divisible by `num_kv_heads` ({self.num_kv_heads})"

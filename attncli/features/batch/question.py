@@ -90,7 +90,7 @@ PARAMETERS = (
         "Override a setting of the files; repeatable.",
         "KEY=VALUE",
         kind=list[str],
-        everyday="override a setting of the files",
+        everyday="override a setting in the files",
     ),
     flag(
         "--dry-run",

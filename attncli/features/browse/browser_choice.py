@@ -299,7 +299,7 @@ class Ranking:
 
 
 class Colours:
-    """The colour scale of the maps, and the number of first keys that it ignores.
+    """The colour scale of the maps, and how many of the first keys it ignores.
 
     The shadings of recent maps are cached.
     """

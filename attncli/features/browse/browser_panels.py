@@ -269,7 +269,7 @@ class HeadMap(Panel):
         return wanted if wanted > max(share, label_width + len(keys) * LABELLED_CELL_WIDTH) else None
 
     def show(self) -> None:
-        """Compute the colours of all cells once rather than line by line."""
+        """Compute the colours of all cells at once rather than line by line."""
         layout = self.layout_now = self._wanted_layout()
         if self._drawn != (self.choice.colouring, layout):
             self._drawn = self.choice.colouring, layout

@@ -71,7 +71,7 @@ TEXT = argument(
 
 
 def is_file(text: str) -> bool:
-    """Return True if the argument names a saved file, whether or not it exists; otherwise, it is a text."""
+    """Return True if the argument names a saved file, whether or not the file exists."""
     has_suffix = Path(text).suffix in SAVED_SUFFIXES and not any(map(str.isspace, text))
     return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises if a text is too long for a name
 

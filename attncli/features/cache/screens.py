@@ -81,7 +81,7 @@ def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[C
 
 def _title(report: Report, rows: Records[HeadNeed], total: int) -> str:
     heads = some_of(len(rows), total, "key/value head")
-    return f"{heads}, largest {need_in(rows)} first; kl: how far the predictions move"
+    return f"{heads}, sorted by {need_in(rows)}, largest first; kl: how far predictions move"
 
 
 def _lost(name: str, value: object, precision: int) -> str:
@@ -133,7 +133,7 @@ LIMITED_SCREEN = FirstScreen(
             (
                 SpecialCells(_losses),
                 NumberCells("kept_weight", ("weight", "kept")),
-                LookedAtCells("forgets"),
+                LookedAtCells("forgets", "forgotten"),
             ),
             title=_title,
             label=HeadLabel(has_stacks=False),

@@ -184,7 +184,7 @@ def _moved_query(head: HeadChange) -> str:
 
 
 def _keys(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """The key that each head looks at most from that query in either text."""
+    """For each text, the key to which each head gives the most weight from that query."""
     keys_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
     keys_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
     return [Column(("looks at in A",), keys_a, left=True), Column(("looks at in B",), keys_b, left=True)]

@@ -117,7 +117,7 @@ class WriterLayer(NamedTuple):
 class TokenRows:
     """The rows of one new token: statistics with the axes layer and head, NaN where a layer has fewer heads.
 
-    There is one more top key than is shown, because the first key is left out. `seen` contains the keys that
+    One more top key is kept than is shown, because the first key is not shown. `seen` contains the keys that
     each layer sees or, without `weights`, the keys that any layer sees.
     """
 

@@ -22,8 +22,8 @@ from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
 PROBE_NOTE = (
-    "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
-    "induction head."
+    "The probe is [BOS] + r + r, where r is a sequence of random tokens; an induction head looks at what "
+    "followed the same token in the first copy."
 )
 WEIGHTED_NOTE = (
     "Weights are multiplied by ||v W_O||, and each row is renormalised; value_norm is the mean sum of the "

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "lesson",
-            "Short lessons, which run in the terminal",
+            "Short lessons that run in the terminal",
             "Learn",
             command="question:command",
             synonyms="tutorial learn docs course examples list",

@@ -173,7 +173,7 @@ class PairRun:
         self.notes: dict[str, None] = {}
 
     def go(self, begin: Callable[[Sequence[PairedText], BatchOfPairs], BatchTaker]) -> None:
-        """Run all texts; `begin` returns the taker of each batch."""
+        """Run all texts. `begin` returns the `BatchTaker` for each batch."""
         model = self.reader.pretrained.model
         for batches in together(model, self.many.batches()):
             takers = []

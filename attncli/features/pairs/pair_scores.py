@@ -48,7 +48,7 @@ class CountingTaker(BatchTaker):
 
 
 class PairFeatures:
-    """Every head's scores for every two positions that count, text by text, for fitting a regression."""
+    """Every head's scores for each pair of positions that counts, text by text, for fitting a regression."""
 
     def __init__(self) -> None:
         self._texts: list[tuple[int, BatchOfPairs, Float[Tensor, "cell map"]]] = []
@@ -121,7 +121,7 @@ class PairFeatures:
 def position_scores(
     reader: PairReader, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> Records[ScoresOfPositions]:
-    """Every head's scores for every two positions that count, as input for a regression."""
+    """Every head's scores for each pair of positions that counts, as input for a regression."""
     totals, features = PairTotals(), PairFeatures()
     run = PairRun(reader, many, ablate=ablate)
     run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))

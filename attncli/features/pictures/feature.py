@@ -1,4 +1,4 @@
-"""The card of pictures: `--image` of every command that reads pictures."""
+"""The card of pictures: the `--image` option of every command that reads pictures."""
 
 from attncli.feature import Feature, ReadingKind
 

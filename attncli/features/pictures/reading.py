@@ -203,7 +203,8 @@ def _token_ids(
     are_words = torch.tensor([label is None for label in placed.labels])
     if int(are_words.sum()) != len(ids):
         raise UserError(
-            f"image: {pretrained.name} makes {count} tokens from a picture and {len(ids)} word tokens"
+            f"image: {pretrained.name} makes {count} tokens from a picture, and {len(ids)} word tokens "
+            "cannot be placed among them"
         )
     whole = torch.zeros(count, dtype=torch.long)
     whole[are_words] = ids
@@ -262,7 +263,7 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     )
     mark = _picture_token(processor)
     if mark is None:
-        raise UserError(f"chat: {pretrained.name} reads pictures before all words: omit `chat`")
+        raise UserError(f"chat: {pretrained.name} reads pictures before any words: omit `chat`")
     if mark not in written:
         message = f"has no place for a picture, {mark}: omit `chat`"
         raise UserError(f"chat: the chat template of {pretrained.name} {message}")

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "results",
-            "Statistics of a store by group, or every value",
+            "Statistics of stored runs by group, or all their values",
             "Many runs",
             command="question:command",
             synonyms="summary stats query report",

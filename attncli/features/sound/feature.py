@@ -1,4 +1,4 @@
-"""The card of sound: `--sound` of every command that reads sound."""
+"""The card of sound: the `--sound` option of every command that reads sound."""
 
 from attncli.feature import Feature, ReadingKind
 

@@ -340,7 +340,7 @@ def show_store(
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
     if not path.exists() and path.parent.is_dir():
         if not follow:
-            raise UserError(f"{path}: no such file: --follow waits until a training run creates it")
+            raise UserError(f"{path}: no such file: use --follow to wait until a training run creates it")
         _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
         with drawing(to) as draw:

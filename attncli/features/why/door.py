@@ -34,11 +34,12 @@ def why(
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
-    """Measure each head's contribution, with or without a softmax, to the logit of the next token.
+    """Measure the contribution of each head, whether or not it has a softmax, to the next token's logit.
 
-    The token is the most likely one or the `answer`, a string or a token id. With `against`, the difference
-    between the logits of the answer and of this other token is attributed. On one text, the contribution of
-    `head`, such as 5:11, is split by token; the default is the head with the largest contribution.
+    The token is `answer`, a string or a token id; by default, it is the most likely one. With `against`, the
+    difference between the logits of the answer and of this other token is attributed. For one text, the
+    contribution of `head`, such as 5:11, is split by token; the default is the head with the largest
+    contribution.
 
     For several texts, or one text with `names`, the result contains means with 95 % intervals, and the logit
     of each text by name or number. Raises UserError for a model whose logits are not a sum of parts, and

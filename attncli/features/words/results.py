@@ -23,7 +23,7 @@ class SpokenWord(Record):
 class AligningHead(Record):
     """A cross-attention head, and how well it times words.
 
-    `error` is the median distance between its word beginnings and the known ones; `shift` is the
+    `error` is the median distance between the word onsets that it finds and the known ones; `shift` is the
     median signed distance (positive means later). `concentration` is the criterion of Yeh et al. 2025
     (2509.09987): the sum of the norms of the columns and rows of its weights. `is_published` is True if the
     model's generation_config.json names it.

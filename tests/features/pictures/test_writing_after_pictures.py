@@ -115,7 +115,7 @@ def test_chat_is_refused_if_pictures_precede_all_words(tmp_path: Path, attn: Att
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
     picture().save(tmp_path / "picture.png")
     ended = attn(asked(tmp_path, "generate", "ab", "--chat"))
-    assert ended.code == 2 and ended.err == ("--chat: model reads pictures before all words: omit --chat\n")
+    assert ended.code == 2 and ended.err == ("--chat: model reads pictures before any words: omit --chat\n")
 
 
 @pytest.mark.parametrize("flags", [(), ("--chat",)], ids=["plain", "chat"])

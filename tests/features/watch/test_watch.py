@@ -455,7 +455,7 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
     ended = attn(["watch", str(store)])
     expected = f"{store}: has no training steps: use attn results {store}\n"
     assert (ended.code, ended.err) == (2, expected)
-    waits = "--follow waits until a training run creates it"
+    waits = "use --follow to wait until a training run creates it"
     assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file: {waits}\n"
 
 

@@ -108,7 +108,10 @@ TRANSFORMED = "Code inside torch.func's transforms (vmap, grad, jvp) is not reco
 
 
 def not_read() -> str | None:
-    """Return the reason why nothing can be read now, or None (reads would be traced or transformed, too)."""
+    """Return the reason why nothing can be read now, or None.
+
+    While PyTorch traces or transforms code, the reads would be traced or transformed, too.
+    """
     if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
         return TRACED
     return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
