@@ -106,7 +106,7 @@ def test_what_cannot_be_swapped_is_one_line(arguments: list[str], error: str, at
 @pytest.mark.parametrize(
     ("name", "line", "error"),
     [
-        ("pairs.jsonl", '{"text": "to be", "answer": "e"}', ":1: other: is required: the prompt whose heads"),
+        ("pairs.jsonl", '{"text": "to be", "answer": "e"}', ":1: other: is required"),
         ("lines.txt", "to be", "must be JSON Lines or CSV"),
     ],
 )
