@@ -492,7 +492,7 @@ def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
         return ""
     nouns = "weights" if max(steps) > 1 else name if name in ("weights", "scores") else "numbers"
     (kind,) = POOLED_NAMES.get(name, (pool,))
-    return f": each cell is the {kind} of {down} × {along} {nouns}"
+    return f": {kind} of {down} × {along} {nouns} per cell"
 
 
 def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) -> list[ScreenLine]:

@@ -139,10 +139,7 @@ def test_halves_hold_two_rows_and_pooled_cells_both_poolings() -> None:
 
     values = RNG.uniform(size=(120, 120))
     text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
-    assert (
-        "each cell is the mean of 2 × 2 weights" in text
-        and "each cell is the largest of 2 × 2 weights" in text
-    )
+    assert "mean of 2 × 2 weights per cell" in text and "largest of 2 × 2 weights per cell" in text
     largest = values.reshape(60, 2, 60, 2).max(axis=(1, 3))
     rows = [row for line in pictures(text, 30) for row in halves_of_picture(line, 60)]
     wanted = np.rint(matplotlib.colormaps["viridis"](Normalize(vmin=0)(largest))[:, :, :3] * 255).astype(int)
@@ -272,7 +269,7 @@ def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
         result=read_result("", {"rows": entropy, "keys": received}),
     )
     text = shown("heatmap", [report], width=80)
-    assert "block maxima (query block × key block): each cell is the largest of 3 × 3" in text
+    assert "block maxima (query block × key block): largest of 3 × 3 weights per cell" in text
     assert [line.split()[0] for line in pictures(text, 4)] == ["0-2", "3-5", "6-8", "9"]
 
 
@@ -287,11 +284,11 @@ def test_without_a_terminal_every_number_has_a_cell() -> None:
     values = RNG.uniform(size=(200, 200))
     text = shown("heatmap", [of(values, "query", "key")], width=None)
     lines = pictures(text, 200)
-    assert "each cell" not in text and [int(line[:5]) for line in lines] == list(range(200))
+    assert "per cell" not in text and [int(line[:5]) for line in lines] == list(range(200))
     width = {len(line) - len("query ") for line in lines if line[-1] != " "}
     assert 200 in width and max(width) == 200
     huge = shown("heatmap", [of(np.ones((3, 3000)), "query", "key")], width=None)
-    assert "each cell is the mean of 1 × 3 weights" in huge
+    assert "mean of 1 × 3 weights per cell" in huge
 
 
 def test_a_report_without_a_matrix_or_curve_names_an_alternative() -> None:
