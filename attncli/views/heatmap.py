@@ -500,7 +500,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
     needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
-    remarks = ["linear (log needs numbers ≥ 0)" if needs_amounts else SCALES[shades.scale]]
+    remarks = ["linear (log needs numbers >= 0)" if needs_amounts else SCALES[shades.scale]]
     if len(subject.matrices) > 1 and shades.scale != "row":
         remarks.append(f"one range for all {len(subject.matrices)} maps")
     if subject.compared:

@@ -322,7 +322,7 @@ def test_notes_are_plain_text(view: str, width: int | None) -> None:
 
 def test_the_legend_explains_why_signed_numbers_have_no_logarithm() -> None:
     signed = of(np.array([[-0.5, 0.5], [0.25, -0.25]]), "query", "key", name="difference")
-    assert "0.5000  linear (log needs numbers ≥ 0)\n" in shown(
+    assert "0.5000  linear (log needs numbers >= 0)\n" in shown(
         "heatmap", [signed], width=80, scale_colors="log"
     )
     assert "0.5000  linear\n" in shown("heatmap", [signed], width=80)
