@@ -1,8 +1,8 @@
 """Writes the lists of columns in docs/report.md: python tools/report_page.py [--check]
 
 The lists come from the classes of results and are between two comments of the page. Each class of rows is
-described by the first sentence of its docstring, and the columns of the first table of a kind and of single
-rows by their names. Units, shared columns and missing values are described once, at the top of the lists.
+described by the first sentence of its docstring, followed by the names of its columns. Units, shared columns
+and missing values are described once, at the top of the lists.
 """
 
 import inspect
@@ -51,8 +51,6 @@ NOT_LISTED = {
     *("norms", "high_norm_patches", "left_out", "refused", "training", "speech", "sound", "sentences"),
 }
 """Groups that only attn's own tables, pages and commands read."""
-DEMONSTRATIONS = {"average", "scale-demo", "norm", "pitfalls", "pitfalls of one"}
-"""Kinds of results that explain themselves."""
 
 
 def first_sentence(kind: type[Record]) -> str:
@@ -102,7 +100,6 @@ def group_lines(groups: Collection[list[StatisticGroup]], earlier: dict[type[Rec
     `earlier` maps classes of rows to the kinds that describe them; the classes of `groups` are added.
     """
     lines, repeated = [], defaultdict(list)
-    main = next((same[0].name for same in groups if same[0].is_table), "")
     for same in groups:
         rows = same[0].kind
         names = ", ".join(f"`{group.name}`" for group in same)
@@ -113,9 +110,7 @@ def group_lines(groups: Collection[list[StatisticGroup]], earlier: dict[type[Rec
         else:
             earlier[rows] = kind
             axes = f" ({', '.join(same[0].axes)})" if same[0].axes else ""
-            has_columns = same[0].name == main or not same[0].is_table or not first_sentence(rows)
-            columns = column_list(rows) if has_columns else ""
-            content = ". ".join(part for part in (first_sentence(rows), columns) if part)
+            content = ". ".join(part for part in (first_sentence(rows), column_list(rows)) if part)
             lines.append(f"- {names}{axes}: {content}\n")
     lines += [f"- {', '.join(names)}: as in {other}\n" for other, names in repeated.items()]
     return "".join(lines)
@@ -142,7 +137,7 @@ def result_lists() -> Iterator[str]:
     """A heading and a list of groups for each kind of result; kinds of one class share them."""
     earlier: dict[type[Record], str] = {}
     kinds: dict[type[Result], list[str]] = {}
-    for name in (name for name in KINDS if name not in DEMONSTRATIONS):
+    for name in (name for name in KINDS):
         kinds.setdefault(KINDS[name], []).append(name)
     for result, names in kinds.items():
         same_rows: dict[object, list[StatisticGroup]] = {}

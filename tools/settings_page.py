@@ -36,16 +36,14 @@ variance: unbiased  # default
 A command without a text reads standard input if that is a pipe, a socket or a redirected file. In a
 `while read` loop, give the text as an argument or add `< /dev/null`. `-` as FILE reads any standard input.
 
-`attn COMMAND --help-all` lists the flags of a command, and all that `--sort` takes; those of `average`,
-`norm`, `scale-demo` and `pitfalls` are only there. Names with a colon are keys for config files only. Heads
-are `LAYER:HEAD`, from 0; several are separated by commas. Written by `python tools/settings_page.py`.
+`attn COMMAND --help-all` lists the flags of a command, and all that `--sort` takes. Names with a colon are
+keys for config files only. Heads are `LAYER:HEAD`, from 0; several are separated by commas. Written by
+`python tools/settings_page.py`.
 """
 OMITTED = re.compile(
     r": (?:\w+, ){9,}\w+$|; - reads stdin$|, as LAYER:HEAD(?:,\.\.\.)?(?=$| \()| \(LAYER:HEAD,\.\.\.\)"
 )
 """Omitted parts of a meaning: long lists of names, and what the introduction or the value says."""
-DEMONSTRATIONS = ("average", "scale-demo", "norm", "pitfalls")
-"""Commands whose few flags help explains."""
 VARIANTS = ("Variants", "Mask and position")
 PLAIN = ("causal", "scale", "softmax")
 """Groups of settings that docs/variants.md explains, without these."""
@@ -83,7 +81,7 @@ def settings_page() -> str:
     """A list of the settings that several commands share, and one per experiment of its own."""
     commands: dict[Setting, list[str]] = defaultdict(list)
     variants: dict[str, None] = {}
-    for spec in (every_setting_of(name) for name in SPECS if name not in DEMONSTRATIONS):
+    for spec in (every_setting_of(name) for name in SPECS):
         for key, field in spec.model_fields.items():
             setting = setting_of(key, field)
             if spec.group_of(key) in VARIANTS and key not in PLAIN:
