@@ -183,7 +183,7 @@ def test_layers_of_a_package_are_listed_and_measured(site: Path, lfm2: Path, tmp
     parts = logit["statistics"]["parts"]
     assert parts["sum"] == pytest.approx(parts["logit"], abs=1e-4)
     assert any(row["from"] == "linear:0:0" for row in edges["statistics"]["edges"])
-    why = "Not shown, as it has no softmax: short convolution in layers 0, 2."
+    why = "Without a softmax and therefore not shown: short convolution in layers 0, 2."
     assert written["missing"] == why, "its layer has no cache of rows"
 
 
@@ -191,7 +191,10 @@ def test_layers_of_a_package_are_listed_and_measured(site: Path, lfm2: Path, tmp
 def test_layers_without_their_package_are_named(lfm2: Path, tmp_path: Path) -> None:
     commands = [["heads", text_of(11), "--model", str(lfm2)], ["why", text_of(11), "--model", str(lfm2)]]
     heads, why = attn(commands, tmp_path)
-    assert heads.out.splitlines()[1] == "Not shown, as it has no softmax: short convolution in layers 0, 2."
+    assert (
+        heads.out.splitlines()[1]
+        == "Without a softmax and therefore not shown: short convolution in layers 0, 2."
+    )
     assert (
         why.code == 2
         and "attn cannot split the heads of its short convolution layers: use a decoder" in why.err

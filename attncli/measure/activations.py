@@ -50,18 +50,18 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
 
     transformer_lens: `blocks.3.attn.hook_pattern` and `hook_attn_scores` (text, head, query, key), with -inf
     for hidden scores; `hook_q`, `hook_k`, `hook_v`, `hook_z` (text, token, head, dim), with key/value heads
-    not repeated. With rotary positions, `hook_rot_q` and `hook_rot_k` are the rotated vectors and `hook_q`
-    and `hook_k` the outputs of the projections, which are left out if one fused projection makes all three.
-    Names of an encoder-decoder model begin as in TransformerLens' bridge: encoder_blocks.0.attn,
+    not repeated. With rotary positions, `hook_rot_q` and `hook_rot_k` are the rotated vectors; `hook_q` and
+    `hook_k` are the outputs of the projections, and are omitted if one fused projection makes queries, keys
+    and values. Names of an encoder-decoder model begin as in TransformerLens' bridge: encoder_blocks.0.attn,
     decoder_blocks.0.self_attn, decoder_blocks.0.cross_attn.
 
     nnsight: `model.layers.3.self_attn.pattern`, the path of the module in the whole model, and query, key,
     value, scores, pattern, output in the layout of transformers' attention interface, (text, head, token,
     dim).
 
-    A model that computes its attention itself has only its pattern (see `missing_parts`). Heads that a caller
-    changes have the changed activations. Raises UserError if the model cannot be read or memory is too small,
-    and MemoryError if memory runs out.
+    For a model that computes its attention itself, there are only patterns (see `missing_parts`). Heads that
+    a caller changes have the changed activations. Raises UserError if the model cannot be read or memory is
+    too small, and MemoryError if memory runs out.
     """
     cache: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)
@@ -98,7 +98,7 @@ def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
 
 
 def _output_recorder(pretrained: Pretrained, cache: dict[str, Tensor], names: ActivationNames) -> Patches:
-    """Create patches that record each layer's output after its heads were changed, and change nothing."""
+    """Create patches that change nothing and record each layer's output after its heads were changed."""
 
     def keep(layer: RunningLayer) -> Tensor:
         if names == "nnsight":
@@ -181,7 +181,7 @@ class _RecentOutputs:
             self.calls.append(_ModuleCall(output, first if isinstance(first, Tensor) else None))
 
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
-        """Return the projection's output behind these vectors, and True if they were rotated afterwards.
+        """Return the projection's output behind these vectors, and whether it was rotated afterwards.
 
         A rotation keeps lengths up to a constant scale. Returns None if no module returned these vectors
         alone. With a norm of queries or keys (Qwen3), the norm's input is the projection's output.

@@ -10,7 +10,7 @@ from torch import Tensor
 from attncli.errors import UserError
 
 MOST_PARTS = 10
-"""The largest number of parts. If there are more groups, they share parts, which are held out in turn."""
+"""The largest number of parts, which are held out in turn. If there are more groups, groups share parts."""
 USUAL_PARTS = 5
 
 
@@ -67,7 +67,7 @@ class NamedParts:
     shared: str | None = None
 
     def splits(self) -> list[TextSplit]:
-        """Make one split per part, which is held out."""
+        """Make one split per part, in which that part is held out."""
         return held_out_splits(self.by_text, range(len(self.names)))
 
 

@@ -26,7 +26,7 @@ CHUNK = 2**24
 """The largest number of entries of the residual stream in one run of a block: 64 MB."""
 
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
-"""Returns the vectors of a part when called, because storing all heads at once would take much memory."""
+"""A function that returns the vectors of a part, since storing those of all heads would take much memory."""
 ReplacedOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
 """The vectors that modules return instead of the computed ones."""
 
@@ -65,7 +65,7 @@ class FrozenBlocks:
     ) -> Float[Tensor, "text token embed"]:
         """Return the vectors that a block adds to the stream for these outputs of W_O.
 
-        Raises UserError if the block normalises them first.
+        Raises UserError if the block normalises these outputs first.
         """
         run = self.runs[call]
         if run.mlp is not None:
@@ -81,9 +81,9 @@ class FrozenBlocks:
     def gradients_through(
         self, call: int, gradient: Float[Tensor, "token embed"]
     ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
-        """The gradients with respect to W_O's output and the block's input, from that of the block's output.
+        """The gradients for W_O's output and for the block's input, from the gradient for the block's output.
 
-        The inputs of its attention and MLP are held constant.
+        The inputs of the block's attention and MLP are held constant.
         """
         run = self.runs[call]
         if run.mlp is not None or not run.mixers:
@@ -105,7 +105,7 @@ class FrozenBlocks:
         return by_projected[0].double(), by_read[0].double()
 
     def block_writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
-        """Return the module that writes the MLP's output, its output, its output for zeros, and a flag.
+        """Return the module that writes the MLP's output, its own output, its output for zeros, and a flag.
 
         The flag is True if the block's input passes through unchanged.
         """
@@ -135,7 +135,7 @@ class FrozenBlocks:
         silent: set[nn.Module],
         constant: Float[Tensor, "token embed"],
     ) -> list[Float[Tensor, "token embed"]]:
-        """The block's output for vectors as its input or as a module's output, with zeros elsewhere."""
+        """The block's output if these vectors are its input or a module's output, with zeros elsewhere."""
         passed: list[Tensor] = []
         for some in self.chunks(vectors):
             nothing = torch.zeros_like(some)

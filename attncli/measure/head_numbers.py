@@ -122,7 +122,7 @@ def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Ten
 
 
 def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
-    """The number of rows behind each statistic on a text, by stack, which is the same for all its layers."""
+    """For each stack, the number of rows behind each statistic on a text, the same for all layers."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
         name, computed = layer.place.stack, layer.computed
@@ -148,8 +148,8 @@ def _even_weights(
 ) -> dict[str, TextMean]:
     """The mean of each statistic over the rows if each row gave equal weights to all its `visible` keys.
 
-    Row i of a causal model sees the i + 1 - `first_key` keys up to its own or, in a window, the last of them;
-    a row that sees more looks ahead. In cross-attention, every row sees the first keys.
+    Row i of a causal model sees the i + 1 - `first_key` keys up to key i or, in a window, the last of these;
+    a row that sees more keys looks ahead. In cross-attention, every row that sees any key sees the first key.
     """
     has_positions = "current_token" in num_rows
     place = np.arange(1, len(visible) + 1) - first_key if has_positions else np.ones_like(visible)
@@ -174,7 +174,7 @@ def _even_weights(
 
 
 def head_counts(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
-    """The place of each layer, with its number of heads."""
+    """The place of each layer, with the number of heads in the layer."""
     return [
         (layer.place, layer_numbers.values.shape[1])
         for layer, layer_numbers in zip(surveyed.layers, numbers, strict=True)

@@ -73,8 +73,9 @@ class HeadOptions:
       weights are stored only for the heads in `full` (24:4).
     - `queries`, `keys`: the tokens, by text or position, between which weight is measured; `keys` is
       required.
-    - `first_keys`: store the key with the most weight of every query; see `looked_at`.
-    - `looks`: store the weights from `queries`, otherwise from [CLS] or all tokens; see `HeadLooks`.
+    - `first_keys`: store, for every query, the key with the most weight; see `looked_at`.
+    - `looks`: store the weights from `queries` or, if none are given, from [CLS] or all tokens; see
+      `HeadLooks`.
     - `linear`: also measure heads without a softmax, on all tokens.
     """
 
@@ -102,7 +103,7 @@ def check_reading(
 ) -> None:
     """Raise UserError if a text, in tokens, does not suit the options; `places` are two token settings."""
     if options.queries and not options.keys and not whole.on_grid:
-        raise UserError(f"{places[0]}: needs `{places[1]}`: the weights of a query over all keys sum to 1")
+        raise UserError(f"{places[0]}: needs `{places[1]}`, since a query's weights over all keys sum to 1")
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
     if options.skip_sink >= fewest:
@@ -262,7 +263,7 @@ class Survey:
         return self._layers
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Measure one layer, now or later. Return its output if it is computed here."""
+        """Measure one layer, now or later. Return the layer's output, or None if it is not computed here."""
         return self._measure([layer]) if self._later is None else self._later.take(layer)
 
     def _measure(self, layers: Sequence[CapturedLayer]) -> Tensor | None:
@@ -354,8 +355,8 @@ class Survey:
     def _compare_with_model(self, projection: nn.Module, module: str, attention: LayerOrWeights) -> None:
         """Check W_O while the rest of the model runs.
 
-        Raises UserError if its input is not the heads (they may be gated) or if a hook or an adapter changes
-        its output.
+        Raises UserError if the input of W_O is not the heads (they may be gated) or if a hook or an adapter
+        changes the output of W_O.
         """
         heads = attend(attention, Wanted(output=True)).output
         assert heads is not None
@@ -384,7 +385,7 @@ COPY_PATTERNS = ("induction", "duplicate token")
 
 
 def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
-    """Also survey a shorter probe if heads show a pattern of copies on this one.
+    """Also survey a shorter probe if heads show a pattern of copies on this probe.
 
     A head that always looks back by the distance between the copies, or by one less, finds the copy or the
     token after it without comparing tokens; at any other distance it finds neither. Call this while the
@@ -408,7 +409,7 @@ def _has_pattern(numbers: HeadNumbers, name: str) -> Bool[Tensor, "text head"]:
 
 
 def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
-    """The statistics of every layer; heads without a copy pattern on the shorter probe have its values."""
+    """The statistics of every layer; copy patterns that the shorter probe lacks have its values."""
     numbers = head_numbers(surveyed)
     if shorter is None:
         return numbers
@@ -443,8 +444,8 @@ def surveyed_texts(survey: Survey) -> list[SurveyedText]:
 def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Records[LookedAtKey]:
     """The key with the most weight for each head, in the order of the rows, at one query per head.
 
-    None for a head without a query, and for encoder heads if the queries are tokens of the decoder. Needs a
-    survey with `first_keys`.
+    The key is None for a head without a query, and for encoder heads if the queries are decoder tokens. Needs
+    a survey with `first_keys`.
     """
     reading = survey.texts.readings[text]
     remaining = iter(queries)
@@ -517,7 +518,8 @@ class Surveyed:
     def signed_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
         """The matrices of heads without a softmax, or None if they were not stored.
 
-        Also None if one of the layers has attention, too, since views look up statistics by layer and head.
+        Also returns None if one of the layers has attention, too, since views look statistics up by layer and
+        head.
         """
         attending = {layer.place.layer for layer in self.survey.layers.layers}
         if self.linear is None or attending & self.linear.maps.keys():

@@ -46,11 +46,13 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     """Return the attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
-    dim), the visibility, and the rules for scores; for a model that computes its attention itself, it holds
-    only the weights. `layer.weights()` has the axes (text, head, query, key), with one text. `layer.layer`
-    counts from 0 in each stack; `layer.stack_name` is self, encoder, decoder or cross.
+    dim), the visibility, and the rules for scores; for a model that computes its attention itself,
+    `layer.attention` holds only the weights. `layer.weights()` has the axes (text, head, query, key), with
+    one text. `layer.layer` counts from 0 in each stack; `layer.stack_name` is self, encoder, decoder or
+    cross.
 
-    Holds all layers in memory, or only those in `numbers`. Raises UserError for numbers that the model lacks.
+    All layers, or only those in `numbers`, are held in memory. Raises UserError for numbers that the model
+    lacks.
     """
     chosen = whole_numbers(numbers)
     captured: list[CapturedLayer] = []
@@ -118,7 +120,7 @@ def many_texts(
 def next_tokens(
     model: Model, text: TextOrReading, *, heads: HeadsArgument = (), top: Size = 10
 ) -> NextTokens:
-    """Find the likeliest next tokens after a text; with `heads` (5:11), also each probability without them.
+    """Find the likeliest next tokens after a text, and their probabilities, also without `heads` (5:11).
 
     Tokens are ranked by the larger of the two probabilities. Raises UserError for a model that predicts no
     next token and for heads that it does not have, and MemoryError if memory runs out.

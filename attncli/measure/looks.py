@@ -312,7 +312,7 @@ class FirstLooks:
         elif not _are_near(boxes, self._first[1]):
             self._elsewhere = UserError(
                 f"from: {', '.join(self.queries)} is in a different place on {name} than on {self._first[0]}"
-                ": their patch grids differ: use a point such as 0.6,0.4"
+                ", since their patch grids differ: use a point such as 0.6,0.4"
             )
 
     def wants(self, lines: Iterable[int]) -> bool:

@@ -57,9 +57,9 @@ def block_mask(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
 
 
 def joint_mask(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
-    """The joint mask of maps (layer, head, query, key) whose layers may differ; None if any is unknown.
+    """The joint mask of maps (layer, head, query, key) whose layers may differ.
 
-    In missing layers, nothing is visible.
+    Returns None if any layer's mask is unknown. In missing layers, nothing is visible.
     """
     first = next(iter(masks.values()))
     if first is None or all(mask == first for mask in masks.values()):

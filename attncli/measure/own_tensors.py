@@ -40,8 +40,8 @@ def attention_statistics(
     the last key, and if there are fewer keys than queries, the first queries come before all keys.
 
     - causal: a query sees keys j <= t.
-    - window: a query sees keys with |t - j| < window, with causal, these are the last `window` keys
-    (Mistral).
+    - window: a query sees keys with |t - j| < window; with causal, these are the last `window` keys
+      (Mistral).
     - key_mask: True for keys that may be attended to; its shape is (key,) or any shape that broadcasts to
     (*batch, key), such as (batch, 1, key) for padding.
     - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
@@ -49,7 +49,7 @@ def attention_statistics(
     shape is any shape that broadcasts to the batch, such as (head,).
     - scale: 1/sqrt(dim) by default. top_k: the number of largest weights to report for each query.
     - keys: compute the mass that each key receives; pooled: compute maps of at most pooled x pooled blocks.
-      Either needs a second pass. progress: called in this thread with the share of finished blocks.
+      Each of the two needs a second pass. progress: called in this thread with the share of finished blocks.
 
     float64 is computed as float64, other types as float32 with sums across tiles in float64. On the CPU,
     torch.get_num_threads() threads share the work; results do not depend on their number.

@@ -57,7 +57,7 @@ def activation_cache(
 def activations_and_missing(
     model: Pretrained | str | PathLike[str], text: Any, names: ActivationNames
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the `activation_cache` and, if the model has only patterns, a message to say so (else "")."""
+    """Return the `activation_cache`, and a message if the model has only patterns, or "" for any other."""
     from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:
@@ -126,9 +126,9 @@ def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
     computed in the order query, key, value, pattern, output, gated (the input of W_O), each from the parts
     replaced before it; in nested contexts the outer change comes first. A replaced key or value belongs to
     that head, even if several heads share it. Yields a model for the functions of attncli; your own model
-    object also runs and generates with the changed heads, and has their gradients. Afterwards, everything is
-    as it was before. A pattern may have any numbers; functions that need more than weights refuse such a
-    layer.
+    object also runs and generates with the changed heads, and computes gradients through them. After the
+    block, the model is unchanged. A replaced pattern may contain any numbers; functions that need more than
+    weights refuse a layer with a replaced pattern.
 
     Raises UserError for an unknown head or part, a change of another shape, a layer without a softmax, a
     model that computes its attention itself, and gradient checkpointing, which would rerun layers later.
@@ -162,7 +162,8 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
             raise UserError(f"heads: cannot change heads of {pretrained.name}: {error}") from None
         if (now := body.config._attn_implementation) != attention:
             raise UserError(
-                f"heads: no head of {pretrained.name} was changed after its attention was set to {now}"
+                f"heads: the attention of {pretrained.name} was set to {now} while its heads were changed: "
+                "set it before that"
             )
         if not has_run.isdisjoint((body, whole)):
             _check_met(pretrained, named_changes)

@@ -120,7 +120,7 @@ def _sees_marked_key(computed: Computed, patterns: Patterns) -> Bool[Tensor, "te
     """The rows that see one of the marked keys, inferred from the number of keys that each row sees.
 
     In a causal layer these are the last keys. In other layers they are all keys or, if the numbers differ, a
-    window on both sides, whose size is that of the first row, which has only one side.
+    window on both sides, whose size follows from the first row, which has keys on only one side.
     """
     assert computed.visible is not None
     visible = computed.visible
@@ -148,11 +148,12 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Average row statistics over the rows (for peaks, their maximum), and the weight on each pattern D.
+    """Average each row statistic (for peaks, take the maximum), and the weight on each pattern D.
 
     The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if no row has one.
     NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
-    that compare positions are NaN in cross-attention. The layers have the same shapes and the same `wanted`.
+    that compare positions are NaN in cross-attention. All layers must have the same shapes, and share
+    `wanted`.
     """
     patterns = wanted.patterns
     assert patterns is not None
@@ -203,7 +204,7 @@ def _stacked(counts: Sequence[Tensor]) -> Tensor:
 def one_key(
     layers: Sequence[Computed], wanted: Wanted
 ) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
-    """max_j mean_i p_ij over all keys but the first and special ones, and that key; otherwise NaN and -1."""
+    """max_j mean_i p_ij over all keys j but the first and special ones, and j; NaN and -1 without any."""
     assert wanted.patterns is not None
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     num_rows = _stacked([_seeing_rows(layer) for layer in layers])
@@ -239,7 +240,7 @@ def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.N
 
 
 def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
-    """The pattern of each head: above its threshold, of highest precedence, then of the largest value."""
+    """The pattern of each head: above its threshold, with the highest precedence, then the largest value."""
     num_heads = len(next(iter(numbers.values())))
     names = [stack.unnamed()] * num_heads
     precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
@@ -288,7 +289,7 @@ def most_frequent_pattern(names: Sequence[str]) -> str:
 def pattern_table(
     numbers: NumbersByName, names: Sequence[str], stack: Stack, texts: Mapping[str, int] | None = None
 ) -> Records[HeadsOfPattern]:
-    """One row per pattern, with the number of heads above its threshold, or None if it has too few rows.
+    """One row per pattern, with the number of heads above its threshold (None if it has too few rows).
 
     `names` are the patterns of the heads; `texts` is the number of texts with each statistic.
     """
@@ -440,7 +441,7 @@ def head_table(
     rest_patterns: Sequence[str] | None,
     numbers: NumbersByName,
 ) -> Records[SurveyedHead]:
-    """Return one row per head, in the order of the layers, each of which has its number of heads.
+    """Return one row per head, in the order of the layers, each given with its number of heads.
 
     `rest_patterns` name the weight on keys other than the first; only heads that look at the first token have
     one.
@@ -507,7 +508,7 @@ class RestOfText(NamedTuple):
 
 
 class SurveyedText(NamedTuple):
-    """The heads of a text, the row counts behind their patterns, and each head's key with most weight."""
+    """The heads of a text, the row counts behind their patterns, and each head's key with the most weight."""
 
     heads: Records[SurveyedHead]
     stacks: list[Stack]
@@ -704,7 +705,7 @@ class MixerPlace(NamedTuple):
 
 
 class SignedTotals:
-    """The statistics, over texts, of heads without a softmax; means leave out texts without the statistic."""
+    """The statistics, over texts, of heads without a softmax; means skip texts without the statistic."""
 
     def __init__(self) -> None:
         self.layers: dict[MixerPlace, RunningMoments] = {}

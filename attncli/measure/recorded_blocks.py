@@ -41,7 +41,7 @@ def _is_vectors(value: object) -> TypeGuard[Tensor]:
 class _RecordedCall(NamedTuple):
     """The input and the output of one call of a module.
 
-    `is_alone` is True if it had no other tensor as input.
+    `is_alone` is True if the call had no other tensor as input.
     """
 
     read: Tensor
@@ -95,7 +95,7 @@ class BlockRun:
     writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
     def norm_behind_attention(self) -> FrozenNorm | None:
-        """The norm of input plus output of W_O (BERT), recognised by its scales, or None."""
+        """The norm of the input plus W_O's output (BERT), recognised by its scales, or None if absent."""
         total = self.read + self.mixers[0].projected
         for norm in (norm for norms in self.norms.values() for norm in norms):
             scale = norm.scale.reshape(-1, 1)
@@ -138,8 +138,8 @@ class RecordedBlocks:
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise UserError, with the reason why this model's scores are not sums of parts."""
-        name = self.pretrained.name
-        raise UserError(f"model: the scores of {name} cannot be split into parts, use another: {reason}")
+        model = f"model: the scores of {self.pretrained.name}"
+        raise UserError(f"{model} cannot be split into parts: {reason}: use another model")
 
     def _record(self) -> None:
         captured: list[tuple[CapturedLayer, Tensor]] = []

@@ -161,9 +161,9 @@ class _WritingLayer:
 class WritingSignedHeads:
     """Collects statistics of the new rows in layers without a softmax as a model generates.
 
-    All layers are measured, or one `layer`, or one `head` of it. `num_keys` is the final number of tokens,
-    and `num_answer` is the length of an answer that is read instead of generated. With `keeps_rows`, whole
-    rows are stored, too. Layers are left out once the states exceed 2 GiB.
+    All layers are measured, or only `layer`, or only one `head` in `layer`. `num_keys` is the final number of
+    tokens, and `num_answer` is the length of an answer that is read instead of generated. With `keeps_rows`,
+    whole rows are stored, too. Layers are left out once the states exceed 2 GiB.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class WritingSignedHeads:
         self.layer, self.head, self.keeps_rows = layer, head, keeps_rows
         self.layers: dict[str, _WritingLayer] = {}
         self.num_heads: dict[int, int] = {}
-        """The number of heads in every layer that ran, whether it was measured or not."""
+        """The number of heads in every layer that ran, including layers that were not measured."""
         self.num_bytes = 0
         self.modules: set[str] = set()
-        """The modules that are measured or could be."""
+        """The modules that are measured or could be measured."""
 
     def capturing(self) -> AbstractContextManager[None]:
         """Inside this context, collect the layers of runs in this thread."""

@@ -27,7 +27,7 @@ LAST_TOKENS = 8
 
 
 class _Typed(NamedTuple):
-    """An answer without its quotes; `is_exact` is True if it must not change."""
+    """An answer without its quotes; `is_exact` is True if the text must not change."""
 
     text: str
     is_exact: bool
@@ -66,9 +66,10 @@ def one_token_each(
 ) -> Target:
     """Return the single token of `answer` and, if passed, of `against`.
 
-    A space is added before all texts or before none. `before` holds the tokens that precede them, or is None
-    if they replace a mask; if both forms are possible, `log_probabilities` is called for the predictions
-    there. Raises UserError, naming the setting, for a text of several tokens and for an id that has no token.
+    A space is added before all texts or before none. `before` holds the tokens that precede the texts, or is
+    None if the texts replace a mask; if both forms are possible, `log_probabilities` is called for the
+    predictions at that place. Raises UserError, naming the setting, for a text of several tokens and for an
+    id that has no token.
     """
     texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
@@ -106,7 +107,7 @@ def _tokens_of_texts(
     if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
         return [_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()], ()
     changed = [form.with_blank for key, form in typed.items() if plain[key] != blank[key]]
-    why = "since only this is one token" if is_only_way else "which is more likely here"
+    why = "since only this form is one token" if is_only_way else "which is more likely here"
     return [ids[0] for ids in blank.values()], (_note(changed, why),)
 
 

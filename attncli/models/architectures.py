@@ -88,9 +88,9 @@ SOUNDS = ("input_features", "input_values")
 GRID = "grid_thw"
 """The argument for the number of patches, in a part that reads the patches one after another."""
 TOWERS = ("text_model", "vision_model")
-"""The names of the two parts of a model of which one reads text and the other does not."""
+"""In a model with two parts, the name of the part that reads text, and the name of the other part."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
-"""The way in which a vocabulary spells the space before a word, by the mark that it uses."""
+"""The name of each way to spell the space before a word, by the mark that a vocabulary uses for the space."""
 
 Predicts = Literal["next", "masked"]
 """The tokens that a head predicts: the next token after each token, or the masked tokens."""
@@ -363,10 +363,10 @@ def sources_switched_off(mixers: Iterable[str]) -> str:
 def layers_without_softmax(
     model: nn.Module, shown: Collection[str] = ()
 ) -> tuple[MixedLayers, Sequence[int]]:
-    """Return the layers that mix tokens without a softmax, and the layers beside them that mix none.
+    """Return the layers that mix tokens without a softmax, and the layers beside them that mix no tokens.
 
-    They are determined from the module classes in each block, without reading weights; both results are empty
-    for a model that has only attention. Mixers whose module names are in `shown` are left out.
+    The layers are determined from the module classes in each block, without reading weights; both results are
+    empty for a model that has only attention. Mixers whose module names are in `shown` are left out.
     """
     if not any(mixer_name(kind.__name__) for kind in {*map(type, model.modules())}):
         return {}, []
@@ -412,7 +412,7 @@ def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
     ]
     off = sources_switched_off(mixer for mixer, _ in mixed)
     idle_note = f" No tokens are mixed in {layers_text(idle)}." if idle else ""
-    return f"Not shown, as it has no softmax: {'; '.join(parts)}{off}.{idle_note}"
+    return f"Without a softmax and therefore not shown:  {'; '.join(parts)}{off}.{idle_note}"
 
 
 def layers_text(layers: Sequence[int]) -> str:
@@ -430,7 +430,7 @@ def layers_text(layers: Sequence[int]) -> str:
 def decoder_start(*configs: object) -> int | None:
     """Return the token that a decoder reads first, from the first config that sets one.
 
-    Often, only one of the two configs of a model sets it: its own, or generation_config.json.
+    Often, only one of a model's two configs, config.json and generation_config.json, sets this token.
     """
     starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
     return next((start for start in starts if start is not None), None)

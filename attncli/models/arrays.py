@@ -261,7 +261,7 @@ TOKENS = "tokens"
 
 
 def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """Return the tokens stored beside weights of this shape, or () unless there is one per token."""
+    """Return the tokens stored beside weights of this shape, or () unless each axis has one per token."""
     tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 
@@ -366,8 +366,8 @@ def _form(name: str) -> str:
 def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
     """Return the arrays of each layer, step by step, for a form `name` such as `attentions.*.*`.
 
-    Without a name, the only form is used, or the only form called attentions. The result is empty without
-    such a form.
+    Without a name, the only form is used, or the only form called attentions. The result is empty if there is
+    no such form.
     """
     names = [*names]
     forms: dict[str, dict[tuple[int, int], str]] = {}
@@ -429,8 +429,8 @@ def _with_keys(array: np.ndarray, count: int) -> np.ndarray:
 def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
     """Return the arrays of layers, by layer number, for a form `name` with * in place of the number.
 
-    Without a name, the only form is used, or the only form of weights. The result is empty without such a
-    form.
+    Without a name, the only form is used, or the only form of weights. The result is empty if there is no
+    such form.
     """
     forms: dict[str, dict[int, str]] = {}
     if name is not None:
@@ -487,7 +487,7 @@ def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
 
 
 def _array_names(file: str) -> list[str]:
-    """Return the names of the arrays in a file, which are empty if it holds a single unnamed array."""
+    """Return the names of the arrays in a file, or an empty list if the file holds a single unnamed array."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):

@@ -48,8 +48,8 @@ ROUNDING = 1e-3
 def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Inside the block, let the model compute with its eager attention, hooks and adapters included.
 
-    Its state is restored afterwards, because some models replace some of their parts depending on the input
-    (BigBird).
+    The model's state is restored afterwards, because some models replace some of their parts depending on the
+    input (BigBird).
     """
     with unchanged(model), uncompiled():
         for config in model_configs(model):
@@ -199,6 +199,7 @@ EAGER_NOTE = (
     "Weights come from the model's eager attention, as dense matrices: memory grows with the square of the "
     "number of tokens."
 )
+NO_WEIGHTS = "it returns no attention weights, since it has none or transformers hides them"
 GIVES_NAN = "returns NaN: some of its parameters are NaN or too large"
 NOT_COMPARED = "The weights were not compared with the model's own eager attention"
 NOT_CHANGED = "computes its attention itself, so its heads cannot be changed"
@@ -244,7 +245,7 @@ _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
 
 @contextmanager
 def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
-    """Try a caller's model, or its body, again if it has changed, or on texts longer than before.
+    """Try a caller's model, or its body, again if the model has changed or if texts are longer than before.
 
     Inside the block, the model is tried on whole texts, since rounding (int8) may grow with the text length.
     """
@@ -292,7 +293,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
     """Return the way of capture.
 
     Raises UserError for a model with its own attention code, which cannot be changed. If the model fails, the
-    message is the model's own error; if it returns NaN, the message names the module.
+    message is the model's own error; if the model returns NaN, the message names the module.
     """
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind, _what_is_read(inputs)):
@@ -331,7 +332,7 @@ def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
 
     If a window is shorter than the text, slightly more tokens than the window are tried; a caller's model is
     tried on whole texts, unless it was tried before on as many texts of this length. The memory that eager
-    attention needs sets a limit.
+    attention needs limits the number of tokens.
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
@@ -479,7 +480,7 @@ def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) ->
 
 @contextmanager
 def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]) -> Iterator[list[bool]]:
-    """Inside the block, repeat the recorded calls of modules, and yield a list of whether each output agrees.
+    """Inside the block, repeat the recorded calls of modules, and list whether each output agrees.
 
     Each module is compared separately, so that rounding errors do not add up from layer to layer.
     """
@@ -540,7 +541,7 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
             model(**inputs)  # parts that it replaces during a run would have no hooks for their weights
             layers = run_eagerly(model, inputs, _numbering(model, inputs))
     if not layers:
-        raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
+        raise CannotShow(NO_WEIGHTS)
     return layers
 
 
@@ -619,7 +620,7 @@ CaptureResult = TypeVar("CaptureResult")
 AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
-"""The most runs together. Between two blocks, a run's thread holds its results and its texts' vectors."""
+"""The most runs that proceed together. Each holds its results and its texts' vectors between two blocks."""
 ENOUGH_TOKENS = 1024
 """The number of rows above which a product takes no less time per row."""
 

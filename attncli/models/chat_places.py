@@ -92,7 +92,7 @@ class _Marks:
         return number, before, after
 
     def taken_out(self, text: str) -> tuple[str, dict[int, list[Span]]]:
-        """Remove the marks from a text, and return it with the span between each pair."""
+        """Return a text without its marks, and the span between each pair of marks."""
         pieces: list[str] = []
         opened: dict[int, int] = {}
         spans: dict[int, list[Span]] = {}
@@ -114,7 +114,7 @@ class _Marks:
 def _with_marks(
     message: Mapping[str, Any], parts: Sequence[Span], marks: _Marks
 ) -> tuple[dict[str, Any], list[int]]:
-    """Mark the parts of a message, and return it with the numbers of its parts; empty parts get no marks."""
+    """Return a message with marks around its parts, and their numbers; empty parts get no marks."""
     content, numbers, pieces, end = _content(message), list[int](), list[str](), 0
     for part in parts:
         number, before, after = marks.new()
@@ -144,7 +144,7 @@ def _by_a_letter(
 ) -> list[Span]:
     """Return the spans of a part, found by changing one of its letters.
 
-    This serves templates that inspect the beginning or the end of the content, or that cut it.
+    This serves templates that cut the content, or that inspect its beginning or its end.
     """
     content = _content(messages[number])
     _, mark, _ = _Marks(whole, messages, tools).new()

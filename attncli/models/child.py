@@ -30,7 +30,7 @@ def made_in_child(
     """Return the result of a function run in a separate process, with limits on its time and memory.
 
     `most_seconds` limits processor time, so that a busy machine rarely causes errors; the wall-clock limit is
-    twice that. Raises ValueError with a one-line reason if a limit is reached or the function raises
+    twice as long. Raises ValueError with a one-line reason if a limit is reached or the function raises
     ValueError. A quiet process writes nothing to standard error, where Rust would write if it ran out of
     memory.
     """
@@ -78,7 +78,7 @@ def _too_much(most_memory: int) -> str:
 
 
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
-    """Return what a process writes until it ends. It is killed if it takes too long or writes too much."""
+    """Return what a process writes until it ends; it is killed if it takes too long or writes too much."""
     parts: list[bytes] = []
     end = monotonic() + WAITING * most_seconds
     is_done = False

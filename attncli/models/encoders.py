@@ -126,7 +126,7 @@ def read_for_encoder(
 ) -> SourcedReading:
     """Read a text for an encoder, with the question as the first text of a pair, alone, or below the text.
 
-    In a text with a masked word, the source that contains the mask does not count. Raises UserError, with
+    In a text with a masked word, the part that contains the mask is not a source. Raises UserError, with
     `key` in the message, as `read_sourced` does, and unless the text has exactly one mask.
     """
     pretrained.check_reads_text()
@@ -261,7 +261,7 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
     if kind == "word":
         return _word_to_explain(pretrained, reading, answer)
     if answer is not None:
-        raise UserError(f"answer: {pretrained.name} predicts neither classes nor masked words: leave it out")
+        raise UserError(f"answer: {pretrained.name} predicts neither classes nor masked words: omit `answer`")
     pooling, model = text_pooling(pretrained), pretrained.model
     second_text = reading.sourced.apart
     ids = reading.text.ids

@@ -89,7 +89,7 @@ MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 MOST_REASON = 300
 """The most characters of another program's error that a message repeats."""
 READ_FIRST_BYTES = 2**28
-"""The size of a model's numbers, as computed, up to which all are read before the first is used."""
+"""The size of a model's widened weights up to which all of them are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 UNSUPPORTED_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
@@ -164,7 +164,7 @@ def _is_model(package: str) -> bool:
 
 
 def no_such_model(name: str, allow_download: str) -> str:
-    """Return the error for a name that is not a local model; `allow_download` is the setting's name."""
+    """Return the error for a name that is not a local model; `allow_download` is the name of that setting."""
     if (files := _package_files(name)) is not None:
         return _no_model_in(name, files, allow_download)
     near = similar_word(name.rpartition("/")[2], models_in_packages())
@@ -194,7 +194,7 @@ def _instead(name: str) -> str:
     instead = ""
     if here:
         more = f" and {len(here) - MOST_MODELS} more" if len(here) > MOST_MODELS else ""
-        instead = f"; here: {', '.join(here[:MOST_MODELS])}{more}"
+        instead = f"; models here: {', '.join(here[:MOST_MODELS])}{more}"
     command = shlex.join(["attn", *sys.argv[1:], "--allow-download"])
     if name in sys.argv and len(command) <= MOST_COMMAND and command.isprintable():
         instead += f"; {'to use the download' if name in downloaded else 'to download it'}: {command}"
@@ -350,7 +350,7 @@ def check_model_folder(folder: Path) -> None:
     if folder / "config.json" not in files:
         instead = "use a folder from save_pretrained, or a .gguf file"
         if folder / ADAPTER in files:
-            instead = "it has only an adapter: put the files of the base model beside it"
+            instead = "it has only an adapter: put the files of the base model beside the adapter"
         raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {instead}")
     for path in files:
         if path.suffix in READ:

@@ -64,6 +64,6 @@ def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 
 def in_turn(frozen: Sequence[FrozenNorm]) -> Callable[[Tensor], Tensor]:
-    """Return a forward that applies the first norm at its first call, the second at its second, and so on."""
+    """Return a forward that applies the first norm at its first call, the second at the next, and so on."""
     turns = iter(frozen)
     return lambda vectors: next(turns).of(vectors)

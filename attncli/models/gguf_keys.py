@@ -392,7 +392,7 @@ def _scaling(
         if (value := keys.get(key)) is not None:
             betas[name] = value
     if mixed >= 0 and mixed != (kind == "yarn"):
-        raise keys.refused("rope.scaling.yarn_ext_factor", "must be 1 with yarn, else 0")
+        raise keys.refused("rope.scaling.yarn_ext_factor", "must be 1 for yarn and 0 for any other scaling")
     if (ROPE_LONG in factors) != (ROPE_SHORT in factors) or (kind == "longrope" and not factors):
         raise keys.refused("rope.scaling.type", f"needs {ROPE_LONG} and {ROPE_SHORT}")
     if kind == "yarn":

@@ -66,7 +66,8 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
             upright = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
-        raise UserError(f"{key}: {file}: must have at most {most} in total: make it smaller") from None
+        most_in_total = f"must have at most {most} in total"
+        raise UserError(f"{key}: {file}: {most_in_total}: make the picture smaller") from None
     except UnidentifiedImageError:
         names = ", ".join(FORMATS[:-1])
         raise UserError(f"{key}: {file}: must be a picture: {names} or {FORMATS[-1]}") from None

@@ -56,11 +56,11 @@ _uses: list[_Use] = []
 _waiting: dict[int, _Use] = {}
 """The use that each waiting thread is waiting for."""
 _table = RLock()
-"""The lock for both; it is held only for a few statements."""
+"""The lock for `_uses` and `_waiting`; it is held only for a few statements."""
 
 
 def _begin(use: _Use) -> None:
-    """Take the parts once no other thread uses any of them. Raises UserError if that would never happen."""
+    """Take the parts once no other thread uses any of them. Raises UserError if that would take forever."""
     use.has_new_parts()
     while True:
         with _table:
@@ -122,7 +122,7 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
 
 @contextmanager
 def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
-    """Inside the block, keep other threads from measuring the model, or one with shared parts or configs.
+    """Inside the block, keep other threads from measuring this model or one that shares parts or configs.
 
     Afterwards, its attributes, parts, hooks and configs are restored, also in a forked child. Raises
     UserError for a thread that is already measuring the model, as a hook of the model would be.

@@ -40,7 +40,7 @@ class LabelNames(NamedTuple):
         return cls(column, _plain_label(positive) if equals else None)
 
     def as_fitted(self, negative: str, positive: str) -> "LabelNames":
-        """Return the names with a detector's values, such as `kind=plain`, if its column is the same."""
+        """Return the names with a detector's values (`kind=plain`) if the detector has the same column."""
         values = [name.removeprefix(f"{self.column}=") for name in (negative, positive)]
         is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
         return self._replace(is_applied=True, fitted=(values[0], values[1]) if is_same else None)

@@ -542,7 +542,7 @@ def run_by_interface(
 ) -> ModelOutput | tuple[Any, ...]:
     """Return the model's outputs while `consume` receives each layer.
 
-    In a few models (DPR), they have no names.
+    In a few models (DPR), the outputs have no names.
 
     Raises CannotShow for arguments that attn does not support, and unless queries and keys are the tokens.
     """

@@ -239,7 +239,8 @@ def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[s
             repository = str(path) if revision == "main" else f"{path} --revision {revision}"
             download = f"hf download {repository} --local-dir {short_name(model)}"
             instead = f"run {download} on another machine, and use that folder"
-            raise UserError(f"model: {model}: {unheard}, and it is not in the cache: {instead}") from None
+            absent = f"{unheard}, and the model is not in the cache"
+            raise UserError(f"model: {model}: {absent}: {instead}") from None
         wanted = "read as GGUF" if path.is_file() else "loaded"
         raise UserError(
             f"model: {model}: cannot be {wanted}: {one_line_reason(error)[:MOST_REASON]}"
@@ -375,7 +376,7 @@ def _described(path: Path, options: Mapping[str, Any]) -> _Described:
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
-    """Return the use of weights that stay in their files, or None for weights loaded into memory.
+    """Return the `Use` of weights that stay in their files, or None for weights loaded into memory.
 
     Raises UserError for a model that cannot be used either way.
     """
@@ -517,7 +518,7 @@ def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
-    """Return the result of load_pretrained, caching the last model: only the first of many runs loads it.
+    """Return the result of load_pretrained, caching the last model so that later runs need not load it.
 
     A folder whose files have changed is loaded again. Only one model is cached, since models may be large.
     """
@@ -536,7 +537,7 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """Put a loaded transformers model into evaluation mode; the open `measuring` restores its mode.
+    """Put a loaded transformers model into evaluation mode; an enclosing `measuring` restores its mode.
 
     `tokenizer` may be a processor, with or without a tokenizer. Raises UserError unless it is a transformers
     model with a supported input and its own tokenizer, and for missing weights.

@@ -29,7 +29,7 @@ class ModelBlocks:
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
     current call, or None between blocks. `leave_notes` is True if a block writes into a dictionary or list
-    that is passed to it, as Gemma 3n's blocks leave keys and values for later ones, so that no block may be
+    that is passed to it, as Gemma 3n's blocks leave keys and values for later blocks, so that no block may be
     skipped. Outputs are stored from `first_token` on. If `part` is set, only the blocks of that module count.
     """
 
@@ -67,7 +67,7 @@ class ModelBlocks:
         self._containers = []
 
     def keep_lists(self, lists: Collection[str]) -> None:
-        """Drop the calls of modules in other lists, such as rotary embeddings, which are not blocks."""
+        """Drop the calls of modules outside these lists, such as rotary embeddings, which are not blocks."""
         names = {module: name for name, module in self.model.named_modules()}
         is_block = [block_list(names[module]) in lists for module in self.calls]
         self.calls = [*compress(self.calls, is_block)]
@@ -76,9 +76,10 @@ class ModelBlocks:
 
     @contextmanager
     def begun_at(self, first: int, num_copies: int, stream: Tensor | None = None) -> Iterator[None]:
-        """Skip the calls before `first` while the model runs on that many copies of the text.
+        """Skip the calls before `first` while the model runs on `num_copies` copies of the text.
 
-        Skipped blocks return copies of their recorded output, or of `stream` in place of its vectors.
+        Skipped blocks return copies of their recorded output, with `stream` in place of its vectors if
+        passed.
         """
         calls = iter(range(len(self.calls)))
 

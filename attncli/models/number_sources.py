@@ -21,7 +21,7 @@ from attncli.system.platforms import read_ahead
 CHUNK_NUMBERS = 2**20
 """The count of numbers widened at a time, which stay in a core's cache until they are multiplied."""
 AHEAD_BYTES = 2**28
-"""The number of bytes that the system reads ahead: more than a disk delivers during their computation."""
+"""The number of bytes that the system reads ahead: more than a disk delivers while they are used."""
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -106,7 +106,7 @@ class NumberSource:
         return self.rows(start, stop)
 
     def narrow(self) -> "NumberSource | None":
-        """Return a source of these numbers in half precision, if that loses nothing, or else None."""
+        """Return a source of these numbers in half precision, or None if half precision would change them."""
         return None
 
     def whole(self) -> Tensor:
@@ -282,7 +282,7 @@ class Processed(NumberSource):
     parts: Sequence[tuple[str, NumberSource]]
     process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
     name: str
-    """Its name in the model."""
+    """The name of the weight in the model."""
     shape: torch.Size
     dtype = torch.float32
 

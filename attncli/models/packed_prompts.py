@@ -25,7 +25,7 @@ PACKED_TOKENS = 256
 
 
 def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
-    """Return the number of equal columns at the beginning of both."""
+    """Return the number of equal columns at the beginning of both texts."""
     count = min(a.shape[1], b.shape[1])
     differ = (a[:, :count] != b[:, :count]).any(dim=0).nonzero()
     return int(differ[0]) if len(differ) else count

@@ -152,7 +152,7 @@ def _checked_parts(path: Path) -> list[zipfile.ZipInfo]:
             raise _Refused(f"has compressed parts: {SAVE_STATE_DICT}")
         orders = {archive.read(part) for part in parts if part.filename.endswith("/byteorder")}
     if orders > {sys.byteorder.encode()}:
-        raise _Refused("has numbers in another machine's byte order: save it again on this one")
+        raise _Refused("has numbers in another machine's byte order: save it again on this machine")
     return parts
 
 

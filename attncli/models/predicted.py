@@ -57,7 +57,7 @@ def predicted_reading(
     the tokens is masked. With an answer, only the answer is predicted, after the text or at its mask.
     """
     if against is not None and answer is None and pretrained.predicts is not None:
-        raise UserError("against: needs `answer`, the token that it is compared with")
+        raise UserError("against: needs `answer`, with which `against` is compared")
     if answer is not None:
         return _with_answer(reading, pretrained, answer, against, key)
     if pretrained.predicts is None:
@@ -124,7 +124,7 @@ def check_num_tokens(count: int, least: int, key: str) -> None:
 
 
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
-    """Predict every token but the first or, for a decoder's generated words, every token of these.
+    """Predict every token but the first or, for a decoder's generated words, every token of these words.
 
     For the repeated probe, predict the tokens of the second copy without its first one.
     """

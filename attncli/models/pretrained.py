@@ -121,7 +121,7 @@ class Reading:
 
     @property
     def is_alone(self) -> bool:
-        """True if it cannot share a batch: the input of a grid that is read row by row has no text axis."""
+        """True if it cannot share a batch, as with a grid read row by row, whose input has no text axis."""
         return GRID_INPUT in (self.inputs or {})
 
     @property
@@ -411,7 +411,7 @@ class Pretrained:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model's inputs: that of its weights, or the one accelerate moves them to."""
+        """The device of the inputs: that of the weights, or the one to which accelerate moves the inputs."""
         if self.model.device.type != "meta":
             return self.model.device
         hooks = (getattr(module, "_hf_hook", None) for module in self.model.modules())

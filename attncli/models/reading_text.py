@@ -95,7 +95,7 @@ def truncated_length(
     if not truncate or most < 1:
         besides = f" with {num_new + 1} new tokens" if num_new else ""
         message = f"must be at most {most} tokens for {pretrained.name}{besides} (got {count})"
-        raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
+        raise UserError(f"{key}: {message}{'' if truncate is None else ': use `truncate` to cut the text'}")
     return most
 
 
@@ -142,7 +142,7 @@ def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
     pad = _padding_id(pretrained)
     end = next((end for end in (0, len(given.ids) - 1) if given.ids[end] == pad), None)
     if end is not None:
-        message = f"is padding ({pad}), which would be read like any token: leave it out"
+        message = f"is padding ({pad}), which would be read like any token: remove the padding"
         raise UserError(f"{key}: ids[{end}] {message}")
 
 
@@ -197,8 +197,8 @@ def read_text(
 
     Instead of a text, {"ids": [...], "tokens": [...]} has token ids and optional labels. `words` numbers the
     words into which tokens are merged if results are in words. Raises UserError, with `key` in the message,
-    for a text without tokens or longer than the model reads, unless `truncate` cuts it (None: the message
-    does not suggest `truncate`).
+    for a text without tokens or longer than the model reads, unless `truncate` cuts the text (None: the
+    message does not suggest `truncate`).
     """
     read = tokens_of_text(model, text_or_ids(text), key, truncate=truncate, words=words)
     if not model.has_decoder:

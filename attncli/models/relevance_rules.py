@@ -20,7 +20,7 @@ from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functio
 
 @contextmanager
 def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, turn off the gradients of all parameters, since they would be computed and stored."""
+    """Inside the block, turn off the gradients of all parameters, which would take time and memory."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:

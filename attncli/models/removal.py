@@ -211,8 +211,8 @@ def heads_removed(
     """Inside the block, remove the named heads from this thread's runs of the model.
 
     Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a head
-    that the model does not have. In a run that may end early (not `runs_whole`), this requires that the
-    head's layer ran.
+    that the model does not have. If a run may end early (not `runs_whole`), heads of layers that did not run
+    are not checked.
     """
     if not names:
         yield

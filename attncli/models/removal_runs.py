@@ -252,7 +252,7 @@ class RemovalRuns:
     ) -> Float[Tensor, "copy head query value_dim"]:
         """Return the head outputs of a call if its block reads these vectors.
 
-        Raises UserError for a model whose blocks pass anything else on to later ones.
+        Raises UserError for a model whose blocks pass anything else on to later blocks.
         """
         if not self._can_begin_later:
             raise UserError(f"into: {self.pretrained.name} cannot start a run at a later block")

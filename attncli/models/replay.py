@@ -20,7 +20,14 @@ from attncli.core.predictions import token_losses
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import refuse_bytes
 from attncli.models.architectures import LOGITS_TO_KEEP
-from attncli.models.capture import Way, capture_way, guarded, model_errors, with_eager_attention
+from attncli.models.capture import (
+    NO_WEIGHTS,
+    Way,
+    capture_way,
+    guarded,
+    model_errors,
+    with_eager_attention,
+)
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
 from attncli.models.packed_prompts import Pack, PackedAttention, num_alike, packs, select_keys
 from attncli.models.targets import Target
@@ -209,7 +216,7 @@ class Replay:
             alike = min(num_alike(before[None], ids[None]), len(prompt) - 1)
             if alike > shared:
                 shared, cache = alike, _cut(earlier, alike)
-        # Long prompts are read in pieces; the last piece contains the whole answer.
+        # Long prompts are read in chunks; the last chunk contains the whole answer.
         last = max(shared, len(ids) - count - LONG_CHUNK)
         starts = [*range(shared, last, LONG_CHUNK), last]
         for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -234,7 +241,7 @@ class Replay:
                 opened.enter_context(handing_over_weights(self.model, rows))
             yield
             if not rows.layers:
-                raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
+                raise CannotShow(NO_WEIGHTS)
 
 
 def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:

@@ -22,7 +22,7 @@ Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 class Passage(NamedTuple):
     """A character range of a text, its name (such as doc2), and its title.
 
-    `again` holds its other places if a chat template repeats it.
+    `again` holds its other places if a chat template repeats the passage.
     """
 
     name: str

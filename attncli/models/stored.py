@@ -45,7 +45,7 @@ SMALL_NUMBERS = 2**18
 FEW_ROWS = 32
 """The number of vectors in a product up to which torch's threads wait longer than they work."""
 JOBS_PER_THREAD = 4
-"""The number of a weight's parts per thread from which threads hardly wait for each other.
+"""The fewest parts of a weight per thread with which threads hardly wait for each other.
 
 For fewer parts, torch's own threads are used.
 """
@@ -104,8 +104,8 @@ class Use:
     """The use of a model's weights: their order, and the widened weights that are kept in memory.
 
     Nothing is kept during the first run. Later runs keep everything if `keeps` is True; if `maps` is True,
-    they keep it in the pages of the file, which other processes share. While `is_loading` is True, operations
-    on the model's weights are only recorded.
+    they keep the weights in the pages of the file, which other processes share. While `is_loading` is True,
+    operations on the model's weights are only recorded.
     """
 
     device: torch.device
@@ -314,7 +314,7 @@ def _again(weight: Stored) -> Stored:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Return True if two weights have the same numbers. They are not read if both are at the same place."""
+    """Return True if two weights have the same numbers, which are not read if both are at the same place."""
     is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
     return is_one_place or torch.equal(_loaded(a), _loaded(b))
 
@@ -497,7 +497,7 @@ COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
     functional.embedding: _embedding,
     Tensor.__getitem__: _item,
 }
-"""Functions that may need only parts of a weight; their implementations return None if they need all."""
+"""Functions that may need only parts of a weight. Implementations that need the whole weight return None."""
 
 
 def unknown_types(folder: Path) -> set[str]:
@@ -659,8 +659,8 @@ def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator
     """Inside the block, shorten stacks to the blocks up to the first one of each kind.
 
     This applies only to a model whose weights stay in their files or, with `in_memory`, to any model. Blocks
-    of the same kind have modules with equal settings and weights of equal shapes. Yields False if that is the
-    whole model. The caller restores parts and configs.
+    of the same kind have modules with equal settings and weights of equal shapes. Yields True if a stack was
+    shortened, and False if the model is still whole. The caller restores parts and configs.
     """
     is_shorter = False
     for stack in blocks_of(model, in_memory=in_memory):

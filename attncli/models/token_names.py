@@ -62,7 +62,7 @@ def check_tokens_named(
 def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
     """Return the position of the token that a user names.
 
-    Raises UserError, at `key`, unless exactly one matches.
+    Raises UserError, at `key`, unless exactly one token matches.
     """
     check_tokens_named([name], [text], pretrained, key=key)
     try:

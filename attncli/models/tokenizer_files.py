@@ -37,7 +37,7 @@ MOST_GROWTH, MOST_ADDED = 1000, 1000
 SMALL_BYTES = MEBIBYTE
 """Files up to this size are checked in a few ms, so their results are not cached."""
 MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
-"""Characters of the text on which a tokenizer is tried, and of each text in its file; tokens to decode."""
+"""The most characters of the text for a trial, of each text from the file, and the most tokens to decode."""
 MEMORY_PER_BYTE = 40
 """The memory that a tokenizer takes per byte of its file."""
 

@@ -151,6 +151,6 @@ class UnknownWords:
             self.words |= words
 
     def notes(self) -> list[str]:
-        """Return the number of texts with such words, and the first of the words."""
+        """Return a note with the number of texts that have such words, and the first of the words."""
         have = "1 text has" if self.num_texts == 1 else f"{self.num_texts:,} texts have"
         return unknown_notes(self.words.items(), have)

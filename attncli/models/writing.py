@@ -41,6 +41,7 @@ from attncli.errors import UserError, one_line_reason
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS, decoder_start
 from attncli.models.capture import (
     GIVES_NAN,
+    NO_WEIGHTS,
     Way,
     capture_way,
     guarded,
@@ -56,7 +57,7 @@ from attncli.models.layers import CannotShow, CapturedLayer, Numbering, Processe
 from attncli.models.pretrained import Pretrained
 
 LONG_CHUNK = 512
-"""The number of tokens per piece of a long prompt; a layer's intermediate results then take a few MB."""
+"""The number of tokens per chunk of a long prompt; a layer's intermediate results then take a few MB."""
 
 APPLIED_SETTINGS = frozenset(
     {
@@ -137,7 +138,7 @@ class LastRows:
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
-        """Forget the previous run. If a prompt is read in pieces, the last piece counts."""
+        """Forget the previous run. If a prompt is read in chunks, the last chunk counts."""
         self.layers = []
         self.fused.forget()
         self.numbering.taken.clear()
@@ -145,7 +146,8 @@ class LastRows:
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """Keep the last rows.
 
-        Return the output of fused attention, or None if that cannot compute the output.
+        Return the output of fused attention, or None for replaced weights and for attention that fused
+        attention cannot compute.
         """
         attention = layer.attention
         if isinstance(attention, GivenWeights):  # the caller replaced the weights, together with the output
@@ -331,7 +333,7 @@ def write(
         else:
             cleanup.enter_context(with_eager_attention(model))
             cleanup.enter_context(handing_over_weights(writer, rows))
-        # Processed inputs are not split: their numbers may belong to tokens of two pieces.
+        # Processed inputs are not split: their numbers may belong to tokens of two chunks.
         num_tokens = 0 if processed is not None else inputs["input_ids"].shape[1]
         options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
         options |= _own_options(model, writer.generation_config)
@@ -454,10 +456,11 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
 def _cache_options(
     model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None, cache: DynamicCache | None
 ) -> dict[str, Any]:
-    """Return options for the cache and for reading a long prompt in pieces.
+    """Return options for the cache and for reading a long prompt in chunks.
 
-    The cache is the caller's, or a whole one if the model's would drop keys. A prompt is read in pieces if
-    that changes nothing. Raises UserError if pieces are requested that may change results.
+    The cache is the caller's, or a `WholeCache` if the model's own cache would drop keys. A long prompt is
+    read in chunks if that changes no result. Raises UserError if `prefill_chunk` is passed for a model whose
+    results may change.
     """
     whole = whole_cache(model)
     options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
@@ -470,7 +473,7 @@ def _cache_options(
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(
-            f"prefill_chunk: {kind} may read a prompt differently in pieces: omit `prefill_chunk`"
+            f"prefill_chunk: {kind} may give other results if it reads in chunks: omit `prefill_chunk`"
         )
     if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK
@@ -505,7 +508,7 @@ class _TokenWatcher(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
         if not self.rows.layers:
-            raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
+            raise CannotShow(NO_WEIGHTS)
         self.num_tokens += 1
         self.on_token(int(input_ids[0, -1]), self.rows.layers)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
@@ -539,11 +542,11 @@ def in_chat_template(
 ) -> str:
     """Return messages in the model's chat template.
 
-    A template is a program: a separate process renders it, and ends if that takes too much time or memory.
-    Raises UserError for any failure there.
+    A template is a program: a separate process renders it, and is stopped if it takes too much time or
+    memory. Raises UserError for any failure there.
     """
     if not pretrained.tokenizer.chat_template:
-        raise UserError(f"chat: {pretrained.name} has no chat template: leave `chat` out")
+        raise UserError(f"chat: {pretrained.name} has no chat template: omit `chat`")
     try:
         return made_in_child(lambda: _rendered(messages, tools, pretrained))
     except ValueError as error:

@@ -134,7 +134,7 @@ MISTAKES = [
         'heads --probe repeated "the cat"',
         "--probe: is the default without a text: leave it out (--num-tokens N sets its length)",
     ),
-    ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
+    ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): use --truncate to cut the text"),
     ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are needed"),
     ("cache --low_cpu_mem_usage", "--low-cpu-mem-usage: is not a flag of attn cache: --load disk reads weights as they are needed"),
     ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
@@ -289,7 +289,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> N
 
 OF_A_HUB = ["heads", "--model", "nobody/nothing", "--allow-download", "a"]
 NOT_DOWNLOADED = (
-    "--model: nobody/nothing: {}, and it is not in the cache: run "
+    "--model: nobody/nothing: {}, and the model is not in the cache: run "
     "hf download nobody/nothing --local-dir nothing on another machine, and use that folder\n"
 )
 

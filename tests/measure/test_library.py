@@ -303,7 +303,9 @@ def test_models_are_named_in_every_way(tmp_path: Path, model: Pretrained) -> Non
 def test_missing_and_long_texts_are_errors(model: Pretrained) -> None:
     with pytest.raises(attncli.UserError, match=r"^texts: must contain at least one text$"):
         attncli.survey_texts(model, [])
-    with pytest.raises(attncli.UserError, match=r"^text: must be at most 128 tokens .*: `truncate` cuts it$"):
+    with pytest.raises(
+        attncli.UserError, match=r"^text: must be at most 128 tokens .*: use `truncate` to cut the text$"
+    ):
         attncli.survey(model, "long " * 60)
     cut = attncli.read_text(model, "long " * 60, truncate=True)
     assert attncli.survey(model, cut).num_tokens == 128

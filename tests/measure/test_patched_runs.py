@@ -411,7 +411,7 @@ def test_returned_weights_contain_the_replacement() -> None:
 
 def test_changing_the_implementation_inside_a_patch_is_reported(llama: LlamaForCausalLM) -> None:
     with (
-        pytest.raises(attncli.UserError, match="was changed after its attention was set to sdpa"),
+        pytest.raises(attncli.UserError, match="was set to sdpa while its heads were changed"),
         attncli.patch(attncli.open_model(llama), "1:2", without_output),
     ):
         llama.set_attn_implementation("sdpa")

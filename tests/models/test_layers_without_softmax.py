@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-LINE = "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+LINE = "Without a softmax and therefore not shown: gated delta net in layers 0, 2."
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cache"])

@@ -156,7 +156,9 @@ def test_learned_vectors_before_a_text_are_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match=r"puts learned vectors before a text \(prompt or prefix tuning\)"):
         check_model_folder(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="has only an adapter: put the files of the base model beside it"):
+    with pytest.raises(
+        UserError, match="has only an adapter: put the files of the base model beside the adapter"
+    ):
         check_model_folder(folder)
 
 

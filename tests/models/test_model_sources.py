@@ -117,4 +117,4 @@ def test_an_unknown_name_lists_models_and_a_download(
         line = attn(typed).err
         assert line.startswith(f"--model: no such folder or installed package: {name} (")
         command = f"attn heads 'it'\"'\"'s' --model {name} --allow-download"
-        assert line.endswith(f"; here: {here}; {fetched}: {command}\n")
+        assert line.endswith(f"; models here: {here}; {fetched}: {command}\n")

@@ -153,7 +153,7 @@ def test_long_ids_are_truncated_like_texts(tmp_path: Path) -> None:
     whole = model.tokenizer(text)["input_ids"]
     assert isinstance(whole, list) and len(whole) == most + 2
     with pytest.raises(
-        UserError, match=rf"at most {most} tokens for .* \(got {most + 2}\): `truncate` cuts it"
+        UserError, match=rf"at most {most} tokens for .* \(got {most + 2}\): use `truncate` to cut the text"
     ):
         read_text(model, {"ids": whole})
     for side in ("right", "left"):
@@ -173,7 +173,7 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
         UserError, match=rf"text: ids\[1\] must be below {size}, the vocabulary of b \(got 10{{18}}\)"
     ):
         read_text(model, {"ids": [2, 10**18]})
-    padded = r"text: ids\[3\] is padding \(0\), which would be read like any token: leave it out"
+    padded = r"text: ids\[3\] is padding \(0\), which would be read like any token: remove the padding"
     with pytest.raises(UserError, match=padded):
         read_text(model, {"ids": [2, 5, 3, 0]})
     assert read_text(model, {"ids": [2, 0, 3]}).text.ids.tolist() == [2, 0, 3]

@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.ablate,
         {"method": "swap", "other": [TEXT, TEXT]},
     ),
-    "against: needs `answer`, the token": (attncli.why, {"against": "e"}),
+    "against: needs `answer`, with which": (attncli.why, {"against": "e"}),
     "approximate: needs method zero": (attncli.ablate, {"approximate": True, "method": "mean"}),
     "query: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "query": 99}),
     "head: must be LAYER:HEAD, such as 5:11 (got cross:1:2)": (

@@ -73,7 +73,7 @@ def test_the_heads_of_a_survey_match_loops(saved: Callable[[str], str], name: st
 def test_layers_without_head_matrices_are_named(saved: Callable[[str], str]) -> None:
     found = attncli.survey(saved("lfm2"), text_of(19))
     assert not found.linear and found.notes[0].startswith(
-        "Not shown, as it has no softmax: short convolution"
+        "Without a softmax and therefore not shown: short convolution"
     )
 
 
@@ -128,7 +128,7 @@ def test_reports_that_leave_them_out_say_so(saved: Callable[[str], str]) -> None
     )
     for setting in settings:
         report = of_heads(saved("qwen3_next"), **setting)
-        assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+        assert report.missing == "Without a softmax and therefore not shown: gated delta net in layers 0, 2."
         assert not report.table("linear")
 
 
@@ -242,4 +242,4 @@ def test_a_store_names_the_layers_that_it_lacks(
     texts.write_text("\n".join(TEXTS) + "\n")
     arguments = ["heads", "--texts", str(texts), "--model", saved("lfm2"), "-o", str(path)]
     for command in (arguments, ["heads", "--store", str(path)]):
-        assert "Not shown, as it has no softmax: short convolution" in attn(command).out
+        assert "Without a softmax and therefore not shown: short convolution" in attn(command).out

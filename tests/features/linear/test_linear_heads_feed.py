@@ -110,7 +110,7 @@ def test_edges_that_are_left_out_are_noted(saved: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("name", ["zamba2", "lfm2"])
 def test_a_stream_that_is_not_a_sum_is_refused(saved: Callable[[str], str], name: str) -> None:
-    with pytest.raises(UserError, match="cannot be split into parts, use another: "):
+    with pytest.raises(UserError, match="cannot be split into parts: "):
         attncli.head_edges(saved(name), text_of(NUM_TOKENS))
 
 

@@ -241,7 +241,7 @@ def test_a_sink_applies_only_to_heads_with_a_softmax(
 ) -> None:
     report = run("ablate", model=qwen[0], sentence=text_of(NUM_TOKENS), method="sink")
     assert {row["kind"] for row in report.table("heads")} == {"self"}
-    assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+    assert report.missing == "Without a softmax and therefore not shown: gated delta net in layers 0, 2."
 
 
 def test_the_report_ranks_both_kinds(

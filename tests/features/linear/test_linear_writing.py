@@ -110,7 +110,7 @@ def test_layers_beyond_memory_are_named(saved: Callable[[str], str], monkeypatch
     folder, text = saved("qwen3_next"), text_of(11)
     result = attncli.generate(folder, text, max_new_tokens=2)
     assert not result.linear and result.unshown == result.notes[0]
-    assert result.unshown.startswith("Not shown, as it has no softmax: gated delta net")
+    assert result.unshown.startswith("Without a softmax and therefore not shown: gated delta net")
     assert len(attncli.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
 
 

@@ -10,7 +10,7 @@ from tests.test_plugins import attn
 from tools.architecture_sweep.folders import text_of
 
 WHY = " (the feature linear is switched off)"
-LINE = f"Not shown, as it has no softmax: Mamba in layers 0, 2{WHY}."
+LINE = f"Without a softmax and therefore not shown: Mamba in layers 0, 2{WHY}."
 NOTHING_LOADED = """
 assert not [name for name in sys.modules if name.startswith("attncli.features.linear")]
 """

@@ -164,7 +164,9 @@ def test_truncated_and_huge_pictures_are_refused(tmp_path: Path, monkeypatch: py
         open_picture(str(tmp_path / "cut.png"))
     for most in (4000, 1000):  # a warning of Pillow's, and twice as many an error
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
-        with pytest.raises(UserError, match=r"a\.png: must have at most .* pixels in total: make it smaller"):
+        with pytest.raises(
+            UserError, match=r"a\.png: must have at most .* pixels in total: make the picture smaller"
+        ):
             open_picture(str(tmp_path / "a.png"))
 
 
@@ -552,9 +554,7 @@ def test_a_patch_name_on_different_grids_is_refused(
     save_model("pixtral", tmp_path / "pixtral")
     asked = ["heads", "--model", str(tmp_path / "pixtral"), "--image", str(folders["many"])]
     ended = attn([*asked, "--from", "r1c2"])
-    said = (
-        "--from: r1c2 is in a different place on 1.png than on 0.png: their patch grids differ: use a point"
-    )
+    said = "--from: r1c2 is in a different place on 1.png than on 0.png, since their patch grids differ: use"
     assert ended.code == 2 and ended.err.startswith(said), ended
     assert "lies elsewhere" not in attn([*asked, "--from", "0.6,0.4"]).err
 

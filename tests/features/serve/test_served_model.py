@@ -107,7 +107,7 @@ def test_without_a_text_the_probe_is_surveyed(served: Running) -> None:
         ("ablate", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("why", {"token": 10**6}, "answer: must be a token id of tiny-induction, below "),
         ("heads", {"keys": ["zebra"]}, "looks to: "),
-        ("heads", {"text": "x" * 3000}, f"text: {TOO_LONG}: attn serve --truncate cuts it"),
+        ("heads", {"text": "x" * 3000}, f"text: {TOO_LONG}: use attn serve --truncate to cut the text"),
         ("generate", {"steps": 900}, "tokens to write: must be at most 128"),
         ("next", {"text": "x" * 3000}, "text: "),
     ],
