@@ -90,7 +90,7 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
 
 
 def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
-    """Return a message for a model that has only patterns, or an empty string for any other."""
+    """Return a message for a model that has only patterns, or an empty string for any other model."""
     if any(not key.endswith(("pattern", "output", "hook_z")) for key in activations):
         return ""
     only = "the cache has only its patterns, without queries, keys, values and scores"
@@ -154,7 +154,7 @@ def _lens_prefix(stack: str, layer: int) -> str:
 
 
 class _ModuleCall(NamedTuple):
-    """The output of a module; `normed` is the input if the module is a norm, otherwise None."""
+    """The output of a module; `normed` is its input if the module is a norm, and None otherwise."""
 
     output: Tensor
     normed: Tensor | None
@@ -205,7 +205,7 @@ class _RecentOutputs:
 
 
 def _in_heads(output: Tensor, shape: torch.Size) -> Vectors | None:
-    """Return a module output in the layout (text, token, head, dim), or None if its shape differs."""
+    """Return a module output in the layout (text, token, head, dim), or None for another shape."""
     num_texts, num_tokens, num_heads, dim = shape
     if output.shape == (num_texts, num_heads, num_tokens, dim) and num_heads != num_tokens:
         return output.transpose(1, 2)

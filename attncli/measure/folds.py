@@ -56,9 +56,9 @@ def dealt(
 class NamedParts:
     """The part that each text is held out with, and the names of the parts.
 
-    `groups` is the group of each text, within which labels may be permuted; it equals the part unless groups
-    share parts. `shared` is the name of a group that is spread over all parts because it is the only one with
-    its label.
+    `groups` is the group of each text, within which labels may be permuted; the group equals the part unless
+    groups share parts. `shared` is the name of a group that is spread over all parts because no other group
+    has its label.
     """
 
     by_text: Int[Tensor, " text"]

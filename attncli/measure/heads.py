@@ -145,7 +145,7 @@ def without_first_keys(attention: LayerOrWeights, count: int) -> LayerOrWeights:
 
 
 def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head key"]) -> AttentionLayer:
-    """The layer with weights p_ij ||v_j W_O||, each row normalised, by adding ln ||v_j W_O|| to the scores.
+    """The layer with weights p_ij ||v_j W_O||, each row normalised: ln ||v_j W_O|| is added to the scores.
 
     A sink is dropped, since it has no value.
     """
@@ -162,7 +162,7 @@ def looks_ahead(attention: LayerOrWeights) -> bool:
 
 
 class MarkedTexts:
-    """Texts of equal length, and the statistics to measure on them; `whole` are in tokens, not in words."""
+    """Texts of equal length, and the statistics to measure on them; `whole` holds them in tokens."""
 
     def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
         self.options = options
@@ -388,8 +388,8 @@ def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
     """Also survey a shorter probe if heads show a pattern of copies on this probe.
 
     A head that always looks back by the distance between the copies, or by one less, finds the copy or the
-    token after it without comparing tokens; at any other distance it finds neither. Call this while the
-    model is in use, with the heads that were removed.
+    token after the copy without comparing tokens; at any other distance, the head finds neither. Call this
+    while the model is in use, with the heads that were removed.
     """
     readings = survey.texts.whole
     if any((reading.repeat or 0) < MIN_ROWS for reading in readings):
@@ -528,7 +528,7 @@ class Surveyed:
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
-        """The attention rollout of each text, if the options include it."""
+        """The attention rollout of each text, if the options include `rollout`."""
         return self.survey.rolled
 
     def rollout_mask(self, text: int) -> Mask | None:
@@ -554,7 +554,7 @@ class Surveyed:
 def _signed_heads(
     options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
 ) -> "SignedHeads | None":
-    """Return a collector of heads without a softmax; None if they are not measured or the model has none."""
+    """Return a collector of heads without a softmax; None if these are not measured or do not exist."""
     if not options.linear or not pretrained.unshown_layers:
         return None
     from attncli.measure.signed_heads import SignedHeads
@@ -574,8 +574,8 @@ def surveyed(
 ) -> Surveyed:
     """Survey the heads on some texts of equal length, with the heads in `ablate` removed.
 
-    Raises UserError for options that the model does not support and heads that it lacks, and MemoryError if
-    memory runs out.
+    Raises UserError for options that the model does not support and for heads that the model lacks, and
+    MemoryError if memory runs out.
     """
     if options.rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout needs one stack")

@@ -94,7 +94,7 @@ def many_texts(
     group: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
-    """Open the model, and yield the texts as it reads them; `group` selects one group of texts in a file."""
+    """Open the model, and yield the texts as the model reads them; `group` selects one group in a file."""
     from attncli.measure.heads import check_reading
 
     def read(line: TextLine) -> Reading:

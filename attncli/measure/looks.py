@@ -81,7 +81,7 @@ class HeadLooks:
         return np.stack(means)
 
     def rolled(self) -> Float[Tensor, " key"] | None:
-        """The rollout from the same tokens: their mean row in the product of (A + I) / 2 over the layers."""
+        """The rollout from chosen tokens: their mean row in the product of (A + I) / 2 over layers."""
         if not self.means:
             return None
         row = torch.zeros(len(self.means[0]), dtype=torch.float64)

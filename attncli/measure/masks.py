@@ -18,8 +18,8 @@ def is_by_rule(seen: Visibility) -> bool:
 def layer_mask(attention: LayerOrWeights, text: int = 0) -> Mask | None:
     """The mask of a text: the keys that each query sees.
 
-    A model that returns only weights does not expose its mask: it counts as causal if no weight is on a later
-    key, and as unmasked if all weights are positive; otherwise the mask is None.
+    A model that returns only weights does not expose its mask: the mask counts as causal if no weight is on a
+    later key, and as unmasked if all weights are positive; in all other cases it is None.
     """
     if isinstance(attention, AttentionLayer):
         seen = attention.visibility

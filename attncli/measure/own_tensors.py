@@ -32,8 +32,8 @@ def attention_statistics(
     """Compute softmax(scale query key^T) value, and statistics of its weights, without the weight matrix.
 
     query is (*batch, query, dim), key (*batch, key, dim), value (*batch, key, value_dim) or None. The leading
-    axes of key and value equal those of query or are 1; the last of them, the heads, may also be a divisor
-    (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads). See
+    axes of key and value equal those of query or are 1; the last of these axes, the heads, may also be a
+    divisor (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads). See
     `AttentionStatistics` for the meaning of each statistic.
 
     Query i is at position t = i. With causal, it is at t = i + num_keys - num_queries: the last query is at

@@ -57,7 +57,7 @@ def activation_cache(
 def activations_and_missing(
     model: Pretrained | str | PathLike[str], text: Any, names: ActivationNames
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the `activation_cache`, and a message if the model has only patterns, or "" for any other."""
+    """Return the `activation_cache`, and a message if the model has only patterns, "" if it has more."""
     from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:

@@ -150,10 +150,10 @@ def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
     """Average each row statistic (for peaks, take the maximum), and the weight on each pattern D.
 
-    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if no row has one.
-    NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
-    that compare positions are NaN in cross-attention. All layers must have the same shapes, and share
-    `wanted`.
+    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, or NaN if no row has such a
+    key. NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector.
+    Statistics that compare positions are NaN in cross-attention. All layers must have the same shapes, and
+    share `wanted`.
     """
     patterns = wanted.patterns
     assert patterns is not None
@@ -183,7 +183,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
 
 
 def _over_rows(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
-    """The mean or, for a peak, the maximum over the rows that see a key; NaN if no row does."""
+    """The mean or, for a peak, the maximum over the rows that see a key; NaN if no row sees any."""
     if not ROW_STATISTICS[name].is_peak:
         return rows.nanmean(dim=-1)
     largest = rows.nan_to_num(nan=-torch.inf).amax(dim=-1)
@@ -444,7 +444,7 @@ def head_table(
     """Return one row per head, in the order of the layers, each given with its number of heads.
 
     `rest_patterns` name the weight on keys other than the first; only heads that look at the first token have
-    one.
+    such a pattern.
     """
     places = [place for place, count in layers for _ in range(count)]
     modules = [place.module for place in places if place.module is not None]

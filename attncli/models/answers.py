@@ -116,7 +116,7 @@ def _are_likelier(
     plain: Mapping[str, list[int]],
     log_probabilities: Float[Tensor, " vocabulary"],
 ) -> bool:
-    """Return True if the tokens with a space are together likelier than the tokens without one."""
+    """Return True if the tokens with a space are together likelier than the tokens without a space."""
     sums = [
         log_probabilities[[ids[0] for ids in form.values()]].double().logsumexp(dim=0)
         for form in (blank, plain)
@@ -212,7 +212,7 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
 def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Target:
     """Return the target for an answer text.
 
-    Raises UserError if it is empty, has an unknown token, or is too long.
+    Raises UserError if the text is empty, has an unknown token, or is too long.
     """
     forms = answer_forms(pretrained, answer)
     ids = max((form.ids for form in forms), key=len)
@@ -233,7 +233,7 @@ def write_answer(
     on_text: Callable[[str], None] | None = None,
     on_begin: Callable[[], None] | None = None,
 ) -> Target:
-    """Return the model's continuation of a prompt, without the special tokens that end it; it may be empty.
+    """Return a model's continuation of a prompt, which may be empty, without the special tokens at its end.
 
     `on_begin` is called before the first token, and `on_text` receives the text as it is generated. Raises
     UserError if the model cannot generate, and MemoryError if memory runs out.

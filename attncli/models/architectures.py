@@ -47,14 +47,14 @@ OUTPUT_PROJECTIONS = (
     *("{module}.o", "{module}.dense", "{module}.proj", "{module}.wo"),
     "{parent}.output.dense",
 )
-"""Names of W_O, either inside an attention module or beside it (BERT); the first one that exists is used."""
+"""Names of W_O, either inside an attention module or beside it (BERT); the first name that exists is used."""
 BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
 """Matches the name of a block, which ends at its first number: `model.layers.5`."""
 LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
 """Matches the last parts of a cross-attention module's name."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
-"""Matches names in a model with two stacks: those of modules, and of outputs that hold weights."""
+"""Matches the names of modules, and of outputs that hold weights, in a model with two stacks."""
 WEIGHTS = {
     "attentions": (None, "self"),
     "encoder_attentions": ("encoder", "self"),
@@ -130,7 +130,7 @@ LANGUAGE_HEADS = (
 def class_with_head(config: PreTrainedConfig) -> Any:
     """Return the transformers class that loads this model with its head, or None if there is none.
 
-    The class saved in the config decides; a model saved without a head may have one that is tied to its
+    The class saved in the config decides; a model saved without a head may have a head that is tied to its
     embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
@@ -166,7 +166,7 @@ def is_classifier(model: PreTrainedModel) -> bool:
 
 
 def tokenizer_class(kind: str) -> Any:
-    """Return the transformers tokenizer class for a kind of model whose files do not name one."""
+    """Return the transformers tokenizer class for a kind of model if its files name no tokenizer class."""
     return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
 
 
@@ -224,7 +224,7 @@ def layer_stack(module: str) -> str:
 
 
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
-    """Return the layer that projects the merged heads of an attention module, or None if it is not found."""
+    """Return the layer that projects the merged heads of an attention module, or None if there is none."""
     parent, _, _ = module.rpartition(".")
     for name in OUTPUT_PROJECTIONS:
         layer = _find_module(model, name.format(module=module, parent=parent))
@@ -259,7 +259,7 @@ def head_projections(layer: nn.Module, num_heads: int) -> Float[Tensor, "head ou
 
 
 def forward_arguments(model: PreTrainedModel) -> set[str]:
-    """Return the argument names of a forward or, if it names none, the name of the model's main input."""
+    """Return the argument names of a forward, or the name of the model's main input if there are none."""
     parameters = signature(model.forward).parameters
     has_names = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
     return {*parameters} if has_names else {model.main_input_name}
@@ -268,7 +268,7 @@ def forward_arguments(model: PreTrainedModel) -> set[str]:
 def has_two_stacks(model: PreTrainedModel) -> bool:
     """Return True for a model with an encoder and a decoder.
 
-    A decoder's config is not enough: some encoders of SOUNDS have one.
+    The config of a decoder is not enough: some encoders of SOUNDS have such a config.
     """
     arguments = forward_arguments(model)
     is_encoder = bool({*SOUNDS} & arguments) and not any(name.startswith("decoder_") for name in arguments)
@@ -316,12 +316,12 @@ MIXERS = {
 }
 """Mechanisms that mix tokens without a softmax, by class name pattern."""
 MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
-"""Layers that mix tokens without a softmax, by their mechanism and by whether they also have attention."""
+"""Layers that mix tokens without a softmax, by mechanism and by whether their blocks also have attention."""
 
 
 @cache
 def mixer_name(kind: str) -> str | None:
-    """Return the mechanism by which such a module mixes tokens without a softmax, or None if it does not."""
+    """Return the mechanism by which such a module mixes tokens without a softmax, or None for any other."""
     return next((name for pattern, name in _mixers().items() if re.search(pattern, kind)), None)
 
 
@@ -428,7 +428,7 @@ def layers_text(layers: Sequence[int]) -> str:
 
 
 def decoder_start(*configs: object) -> int | None:
-    """Return the token that a decoder reads first, from the first config that sets one.
+    """Return the token that a decoder reads first, from the first config that sets this token.
 
     Often, only one of a model's two configs, config.json and generation_config.json, sets this token.
     """

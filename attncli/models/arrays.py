@@ -136,7 +136,7 @@ def _stored(
     most_bytes: int | None,
     kinds: str = "fiub",
 ) -> np.ndarray:
-    """Return the array in a .npy stream of `size` bytes. Raises UserError if its dtype is of another kind."""
+    """Return the array in a .npy stream of `size` bytes. Raises UserError for a dtype of another kind."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
@@ -450,7 +450,7 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
 
 
 def forms_of_weights(names: Iterable[str]) -> list[str]:
-    """Return the forms of layer names (with *) that denote weights, or else all that denote attention.
+    """Return the forms of layer names (with *) that denote weights, or else all forms that denote attention.
 
     Forms that denote other results of attention are left out.
     """
@@ -546,7 +546,7 @@ def checked_weights(
 ) -> NamedTensor:
     """Return the array with named axes.
 
-    Raises UserError if it cannot be attention, or if the tokens do not fit.
+    Raises UserError if the array cannot be attention, or if the tokens do not fit.
     """
     sizes = " × ".join(map(str, array.shape))
     if array.ndim not in ARRAY_AXES:

@@ -87,7 +87,7 @@ def remembered(model: nn.Module) -> Callable[[], None]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put a model that is being trained into evaluation mode, without autocast; restore it after the block.
+    """Put a model in training into evaluation mode, without autocast, and restore the model after the block.
 
     The numbers in its buffers (such as the frequencies of a dynamic rope) and all random generators are
     restored, too.
@@ -147,7 +147,7 @@ def run_eagerly(
 ) -> list[CapturedLayer]:
     """Return the weights from a model's eager attention, each with the name of its module.
 
-    Raises CannotShow if they are not weights between the tokens.
+    Raises CannotShow if the model returns no weights between the tokens.
     """
     modules = dict(model.named_modules())
     with weight_modules(model) as sources:
@@ -516,7 +516,7 @@ def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]
 
 
 def _first(output: Any) -> Any:
-    """Return a module's output or, if it has several, the first one."""
+    """Return a module's output or, if the module has several outputs, the first of them."""
     return output[0] if isinstance(output, tuple | list) else output
 
 

@@ -1,6 +1,6 @@
 """Positions of the parts of a chat in the prompt that a model's template renders.
 
-A template is a program: it may strip its inputs, escape them, repeat them or reorder them. A search for the
+A template is a program: it may strip, escape, repeat or reorder its inputs. A search for the
 text of each part could therefore fail. Instead, the chat is rendered again with marks around each part, and
 the marks are then removed.
 """

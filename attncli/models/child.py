@@ -14,7 +14,7 @@ from attncli.errors import readable_bytes
 from attncli.system.platforms import limit_memory, limit_processor_time
 
 MADE = "\x02"
-"""Written before a result, to distinguish it from an error message."""
+"""Written before a result, to distinguish the result from an error message."""
 MOST_SECONDS, MOST_MEMORY, PIPE_BYTES, MOST_ANSWER = 5.0, 512 * 2**20, 2**20, 128 * 2**20
 WAITING = 2
 """Seconds of wall-clock time that a process may take per second of processor time."""

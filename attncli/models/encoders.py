@@ -35,10 +35,10 @@ def is_encoder(pretrained: Pretrained) -> bool:
 
 
 class Pooling(NamedTuple):
-    """The way to pool token vectors into one vector of the text; `pooled` is the model's own.
+    """The way to pool token vectors into one vector of the text; `pooled` is the model's own pooling.
 
-    `is_known` is True if the folder specifies it (sentence-transformers). At most `most` tokens are read, or
-    any number if `most` is None.
+    `is_known` is True if the folder specifies the pooling (sentence-transformers). At most `most` tokens are
+    read, or any number if `most` is None.
     """
 
     mode: PoolingMode
@@ -60,7 +60,7 @@ class Pooling(NamedTuple):
 
 
 MEAN = Pooling("mean", is_known=False)
-"""The default pooling, used if no file specifies one."""
+"""The default pooling, used if no file specifies another."""
 
 
 def text_pooling(pretrained: Pretrained) -> Pooling:
@@ -113,7 +113,7 @@ def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
 
 
 def says(pretrained: Pretrained) -> EncoderSays:
-    """Return the kind of output that an encoder's head produces; without a head, it is a sentence encoder."""
+    """Return the kind of output of an encoder's head, or `similarity` for a sentence encoder."""
     if pretrained.classifier is not None:
         return "class"
     return (
@@ -173,7 +173,7 @@ def class_names(model: PreTrainedModel) -> list[str]:
 class EncoderOutput:
     """A model's output to explain.
 
-    `name` is the class or the word; it is empty for a similarity. `place` is the position of the mask,
+    `name` is the class or the word, and is empty for a similarity. `place` is the position of the mask,
     `index` is the number of the class or the token, and `toward` is the direction of the other text.
     """
 
@@ -220,7 +220,7 @@ class EncoderOutput:
 def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOutput:
     """Return the outputs of a model for texts.
 
-    Raises UserError if it fails, and MemoryError if memory runs out.
+    Raises UserError if the model fails, and MemoryError if memory runs out.
     """
     with model_errors(model.config.model_type), with_eager_attention(model), torch.no_grad():
         outputs: ModelOutput = model(**inputs)

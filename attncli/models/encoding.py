@@ -14,7 +14,7 @@ from attncli.models.words import Spans, UnknownWord
 IN_NO_VOCABULARY = "\U0010fffd"
 """A private-use character.
 
-A Unigram model, whose file has only the id of its unknown token, turns it into that token.
+A Unigram model, whose file has only the id of its unknown token, turns the character into that token.
 """
 
 
@@ -78,7 +78,7 @@ def unknown_words(
     spans: Spans | None,
     encode: Callable[[str], BatchEncoding],
 ) -> tuple[UnknownWord, ...]:
-    """Return the words of a text that became an unknown token, except words that are that token's name.
+    """Return the words of a text that became an unknown token, except words that are the name of that token.
 
     If the characters of the tokens are not known, words are encoded one by one.
     """

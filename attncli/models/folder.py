@@ -125,7 +125,7 @@ def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
 
 
 def _package_files(package: str) -> list[Path] | None:
-    """Return a package's list of files without running its code, or None if it is not installed."""
+    """Return a package's list of files without running its code, or None if the package is not installed."""
     try:
         listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
@@ -227,7 +227,7 @@ def hub_cache() -> Path:
 
 
 def downloaded_snapshot(model: str) -> Path | None:
-    """Return the cached snapshot of ID or ID@REVISION, or None unless it has a config and weights."""
+    """Return the cached snapshot of ID or ID@REVISION, or None if that lacks a config or weights."""
     name, revision = id_and_revision(model)
     if not HUB_ID.fullmatch(name) or ".." in Path(revision).parts or Path(revision).is_absolute():
         return None
@@ -419,7 +419,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """Raise UserError for anything but a readable file, and for one that is too large for its purpose."""
+    """Raise UserError for anything but a readable file, and for a file that is too large for its purpose."""
     try:
         if wrong := not_a_file(path.stat().st_mode):
             raise UserError(f"model: {path}: {wrong}")
@@ -446,7 +446,7 @@ def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the settings in a config. Raises UserError unless they describe a model."""
+    """Return the settings in a config. Raises UserError if the config does not describe a model."""
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: has no model_type: is this a transformers model?")

@@ -30,7 +30,7 @@ class FrozenNorm(NamedTuple):
 
 
 def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | None:
-    """Return the norm that a module's call computed, or None if it did not compute one."""
+    """Return the norm that a module's call computed, or None if the call did not compute a norm."""
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     size = read.shape[-1:]
     # Some norms have a gain for each head (Cohere).

@@ -142,7 +142,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "lfm2": Architecture("norm_eps", has_head_dim=False),
 }
-"""The keys of other architectures: only those that transformers reads."""
+"""The keys of other architectures: only the keys that transformers reads."""
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
 """Block counts of the models (27B) that scale scores by embedding_length / head_count; no key records it."""
 

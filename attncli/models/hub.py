@@ -9,7 +9,7 @@ HUB_SECONDS = 4
 
 
 def unreachable_hub(model: str) -> str | None:
-    """Return the reason why the hub cannot be used for a model, or None if it answers."""
+    """Return the reason why the hub cannot be used for a model, or None if the hub answers."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -1,4 +1,4 @@
-"""Exclusive use of a model: threads measure it one at a time, and a forked process gets it unchanged."""
+"""Exclusive use of a model: only one thread measures the model at a time, and a fork gets it unchanged."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ TRIED_AGAIN = 0.05
 class _Use:
     """A thread's exclusive use of the parts of a model, or of state of the whole process.
 
-    `parts` returns the current parts; until this thread has its turn, another thread may change them.
+    `parts` returns the current parts; until this thread has its turn, another thread may change the parts.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class _Use:
         return not self.ids <= before
 
     def conflicts_with(self, other: "_Use") -> bool:
-        """Return True if one of the two must wait; loading a model never waits for the same thread's uses."""
+        """Return True if one of the two uses must wait; loading never waits for the same thread's uses."""
         if self.thread != other.thread and (self.everything or other.everything):
             return True
         return not self.ids.isdisjoint(other.ids)
@@ -146,7 +146,7 @@ def in_use_for_none() -> AbstractContextManager[None]:
 
 
 def shared_use(whole: PreTrainedModel) -> Pretrained | None:
-    """Return the model if its use is shared with all measurements, or else None."""
+    """Return the model if its use is shared with all measurements, or None if it is not."""
     return next((each for each in _in_use_for_all.in_context() if each.whole is whole), None)
 
 

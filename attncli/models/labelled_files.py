@@ -274,7 +274,7 @@ def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, st
 
 
 def _one_value(label: LabelNames, value: str, got: str) -> tuple[str, str]:
-    """Return the negative and the positive value for a detector if the texts have only one of them."""
+    """Return the negative and the positive value for a detector if the texts have only one of the two."""
     if label.fitted is not None and value in label.fitted:
         (second,) = {*label.fitted} - {value}
         return _as_fitted(label, label.fitted, (value, second))
@@ -300,14 +300,14 @@ def _plain(value: object) -> object:
 
 
 def _as_text_or_whole(value: object) -> object:
-    """Return a boolean as a string and a whole number as an int, even if it has a decimal point."""
+    """Return a boolean as a string and a whole number as an int, even if the number has a decimal point."""
     if isinstance(value, bool):
         return str(value).lower()
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
-    """Reduce a JSON line to the columns that are read, with booleans as strings; None unless it is an object.
+    """Reduce a JSON line to the columns that are read, with booleans as strings; return None for non-objects.
 
     The document becomes the text if there is no text.
     """

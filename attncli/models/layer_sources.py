@@ -17,7 +17,7 @@ class CapturedMixer:
     """One call of a module that mixes tokens without a softmax: its mechanism, and its heads.
 
     `module` is the name in the model. `projected` names the mechanism at the output projection if the weights
-    belong to a different one: the weights of a Mamba-1 head are the mean over its channels.
+    belong to a different mechanism: the weights of a Mamba-1 head are the mean over its channels.
     """
 
     module: str

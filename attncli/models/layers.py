@@ -95,7 +95,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """Return the layer of this module call. If no stack is passed, it follows from the module's name."""
+        """Return the layer of this module call; without a `stack`, the module's name determines the stack."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -184,7 +184,7 @@ class RunsNumbering(Numbering):
 
 
 class ProcessedInputs(dict[str, Tensor]):
-    """Inputs of a model's forward other than ids, and the numbers of tokens they make in text and context.
+    """Inputs of a model's forward other than ids, and how many tokens these make in text and context.
 
     Only layers of the module `part` see these tokens, or all layers if `part` is empty; `origin` holds the
     places of the tokens.
@@ -241,7 +241,7 @@ class DeferredLayers:
         self.fused = FusedAttention()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Return the output of a layer if attn computes it."""
+        """Return the output of a layer, or None if attn does not compute it."""
         attention = layer.attention
         if isinstance(attention, AttentionLayer) and prod(attention.shape) <= SHORT:
             # For a query that sees no key, the output depends on the engine that computes it.
@@ -283,7 +283,7 @@ class LazyMask(Tensor):
     """A visibility in the form that transformers passes on, (text, 1, query, key), without taking memory.
 
     A model that computes with its mask gets an ordinary tensor: 0 where a key is visible, and the smallest
-    number of the dtype where it is hidden.
+    number of the dtype where a key is hidden.
     """
 
     visibility: Visibility

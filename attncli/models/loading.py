@@ -104,7 +104,7 @@ def open_model(
     """Open a model to measure, loaded once: a folder, a .gguf file, or an installed package that ships one.
 
     The default is the tiny model that comes with attn. A hub id, or ID@REVISION, that was downloaded before
-    opens without the network; with `allow_download` it is looked up on the hub and downloaded.
+    opens without the network; with `allow_download`, the id is looked up on the hub and downloaded.
 
     `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type to compute in, is float32, bfloat16
     or float16. `load` is memory, disk or auto: disk leaves the weights in their files, and reads and widens
@@ -160,7 +160,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 
 
 def source_of(asked: str, tell: Callable[[str], None] | None = None, *, allow_download: bool) -> str:
-    """Return a model's folder or GGUF file if it is on this machine, or else its hub id.
+    """Return a model's folder or GGUF file if the model is on this machine, or its hub id if not.
 
     `tell` receives a line about a folder whose weights are pickled.
     """
@@ -192,8 +192,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Return the model in a local folder or GGUF file or, if downloads are allowed, with a hub id.
 
-    Raises UserError if transformers cannot load the model, if it does not fit in memory, or if weights are
-    missing, since transformers would make them random. A head with missing weights is left out.
+    Raises UserError if transformers cannot load the model, if the model does not fit in memory, or if weights
+    are missing, since transformers would make them random. A head with missing weights is left out.
     """
     where = _device(device)
     path = Path(id_and_revision(model)[0])
@@ -221,7 +221,7 @@ def without_weights(model: str, *, allow_download: bool) -> Pretrained:
 
 @contextmanager
 def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[str, Any]]:
-    """Yield options for transformers; inside the block, its errors become one-line UserErrors."""
+    """Yield options for transformers; inside the block, errors of transformers become one-line UserErrors."""
     name_or_folder, revision = id_and_revision(model)
     path = Path(name_or_folder)
     if path.is_file() and find_spec("gguf") is None:
@@ -410,7 +410,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _why_all_at_once(path: Path) -> str:
-    """Return the reason why a model's weights cannot be read one by one, or an empty string if they can."""
+    """Return the reason why a model's weights cannot be read one by one, or "" if they can."""
     if not path.exists():
         return "its size is not known before it is downloaded"
     if path.is_file():
@@ -484,7 +484,7 @@ def model_body(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model without its head, or the model itself if transformers does not declare that part.
 
     A body may wrap another (DPR: an encoder around a BERT, which returns no outputs by name). The part that
-    reads pixels is returned with the part that turns them into tokens.
+    reads pixels is returned with the part that turns pixels into tokens.
     """
     base = model.base_model
     if base is model or not isinstance(base, PreTrainedModel):
@@ -539,8 +539,8 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """Put a loaded transformers model into evaluation mode; an enclosing `measuring` restores its mode.
 
-    `tokenizer` may be a processor, with or without a tokenizer. Raises UserError unless it is a transformers
-    model with a supported input and its own tokenizer, and for missing weights.
+    `tokenizer` may be a processor, with or without a tokenizer. Raises UserError unless the model is a
+    transformers model with a supported input and its own tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None

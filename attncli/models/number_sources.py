@@ -114,7 +114,7 @@ class NumberSource:
         raise NotImplementedError
 
     def mapped(self) -> Tensor | None:
-        """Return all numbers, in the pages of the file, or None if the file stores them in another form."""
+        """Return all numbers, in the pages of the file, or None if they are stored in another form."""
         return None
 
     def will_be_read(self) -> None:

@@ -13,8 +13,8 @@ class FileInput(NamedTuple):
     """A file, and the settings of a question that apply to it.
 
     `is_cross` is True if one layer of cross-attention is read. A model that generates gets the `question` (in
-    its chat template if `chat` is True) and generates at most `max_new_tokens` tokens, or without a limit if
-    that is None.
+    its chat template if `chat` is True) and generates at most `max_new_tokens` tokens, or any number if
+    `max_new_tokens` is None.
     """
 
     file: str
@@ -33,7 +33,7 @@ class Opener:
     """
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read a file for a survey of all heads; without a text, a decoder also generates one."""
+        """Read a file for a survey of all heads; without a text, a decoder also generates the text."""
         raise NotImplementedError
 
     def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:

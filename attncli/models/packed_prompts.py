@@ -64,7 +64,7 @@ class Pack:
         return torch.cat([self.positions_before, torch.tensor(self.positions)])
 
     def sees(self) -> Bool[Tensor, "query key"]:
-        """True where a token sees a key, that is, the token itself and the tokens before it in its text."""
+        """True where a token sees a key: its own key, and the keys of earlier tokens in its text."""
         seen = torch.zeros(len(self.ids), self.num_before + len(self.ids), dtype=torch.bool)
         for columns, start in zip(self.texts, self.starts, strict=True):
             rows = columns[start:] - self.num_before

@@ -36,7 +36,7 @@ class RunningLayer:
     """The attention of a layer in one run, with the replacements so far.
 
     Later parts are computed on demand. `gated` is the input of W_O, that is, the output after the model's
-    gate or norm; it is None until W_O reads it.
+    gate or norm; `gated` is None until W_O reads it.
     """
 
     def __init__(self, module: str, stack: str, layer: int, attention: AttentionLayer) -> None:
@@ -101,7 +101,7 @@ class RunningLayer:
 
 
 class LayerChange(NamedTuple):
-    """A change of a layer: `change` returns a part of these heads, by default of all (text, head, ...).
+    """A change of a layer: `change` returns a part (text, head, ...) of these heads, by default of all heads.
 
     The part may differ for each text of a batch.
     """
@@ -186,7 +186,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """Hide all items inside the block, except those opened there."""
+        """Hide all items inside the block, except items that are opened there."""
         before = self._hidden.get()
         self._hidden.set(next(self._numbers))
         try:
@@ -347,8 +347,8 @@ class PatchedHead:
     """A head in one run of a model, with the replacements so far.
 
     Queries and keys include the rotation by their positions, if any. While a model generates with its cache,
-    there is one query, with the keys of all tokens so far. All tensors are copies: writing into one changes
-    nothing unless it is returned.
+    there is one query, with the keys of all tokens so far. All tensors are copies: writing into a copy
+    changes nothing unless the copy is returned.
     """
 
     stack: str
@@ -391,7 +391,7 @@ class PatchedHead:
     def gated(self) -> Float[Tensor, "text query value_dim"]:
         """The input of W_O: the output after the model's gates and norms, if any.
 
-        Raises UserError except in a change of this part, since it is computed last.
+        Raises UserError except in a change of this part, since `gated` is computed last.
         """
         return self._whole.part("gated")[:, self.head].clone()
 

@@ -24,9 +24,9 @@ NO_PLACES = torch.empty(0, dtype=torch.long)
 class Predicted(Reading):
     """A reading, with the places of its predictions and the target token of each.
 
-    A model without a head makes no predictions. If `answer` is set, it is the only predicted token. `other`
-    is another prompt with as many tokens, whose head outputs may be swapped in: at all tokens, or at the
-    position `token`.
+    A model without a head makes no predictions. If `answer` is set, the answer is the only predicted token.
+    `other` is another prompt with as many tokens, whose head outputs may be swapped in: at all tokens, or at
+    the position `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -94,7 +94,7 @@ def _with_answer(
 ) -> Predicted:
     """Return predictions with a one-token answer as the only target.
 
-    Raises UserError if the answer has no place or is not one token.
+    Raises UserError if there is no place for the answer, or if the answer is not one token.
     """
     name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
     if pretrained.predicts is None:
@@ -153,7 +153,7 @@ def predicted_pair(
     """Return the predictions for a prompt in which heads get their outputs on another prompt.
 
     The outputs are swapped at all tokens, or at the position `token`. Encoders have the same tokens masked in
-    both. Raises UserError if the prompts differ in length, and whenever `predicted_reading` does.
+    both prompts. Raises UserError if the prompts differ in length, and whenever `predicted_reading` does.
     """
     state = generator.get_state()
     here = predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
@@ -244,8 +244,8 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
 class Judged(Predicted):
     """A reading with predictions; `needle` holds the indices of the predictions of the needle.
 
-    If the reading is part of a longer text, it begins at the token `offset`. `key` is the setting or argument
-    with the text.
+    A reading that is part of a longer text begins at the token `offset` of that text. `key` is the setting or
+    argument with the text.
     """
 
     needle: tuple[int, ...] = ()

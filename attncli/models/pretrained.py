@@ -260,7 +260,7 @@ class Pretrained:
 
     @property
     def num_layers(self) -> int:
-        """Return the number of layers in a stack, from the model's config, or 1 if that does not have it."""
+        """Return the number of layers in a stack according to the model's config, or 1 if it has none."""
         layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
         return layers if isinstance(layers, int) else 1
 
@@ -330,7 +330,7 @@ class Pretrained:
     ) -> tuple[UnknownWord, ...]:
         """Return the words of a text that became an unknown token.
 
-        They are located by the characters of the tokens, if those are known.
+        The words are located by the characters of the tokens, if these are known.
         """
         if self._unknown_tokens.keys().isdisjoint(ids):
             return ()
@@ -429,7 +429,7 @@ class Pretrained:
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
-    """Return the model, or the part of it to which a reading belongs."""
+    """Return the model, or the part of the model to which a reading belongs."""
     if reading.inputs is None:
         return part_that_reads(pretrained)
     if reading.part or reading.context is not None:

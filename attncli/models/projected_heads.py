@@ -1,7 +1,7 @@
 """The heads of layers without a softmax as the output projection reads them, after gate and norm.
 
 A head adds to the model its columns of W_O times the values that W_O reads from the head. A norm over several
-heads (as in some Mamba-2 models) is already applied to all of them; a Mamba-1 head consists of all channels
+heads (as in some Mamba-2 models) is already applied to all heads; a Mamba-1 head consists of all channels
 of its layer.
 """
 

@@ -96,7 +96,7 @@ def read_prompt(
 def reading_prompt(reading: Reading, pretrained: Pretrained) -> Prompt:
     """Return the prompt of a reading without text, for a model that describes what it reads.
 
-    Raises UserError if the model cannot do so.
+    Raises UserError if the model cannot describe the reading.
     """
     origin = reading.text.origin
     if origin is None:

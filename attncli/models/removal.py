@@ -31,7 +31,7 @@ from attncli.models.projected_heads import (
 
 
 class HeadPlace(NamedTuple):
-    """A head, given by its attention call in a run and its index there, at one token or at all tokens."""
+    """A head, given by its attention call in a run and its index in the call, at one token or at all."""
 
     call: int
     head: int
@@ -70,10 +70,10 @@ class Removal:
     """A replacement for removed heads.
 
     zero: nothing, as if the head's columns of W_O were zero. mean: the head's mean output over all tokens of
-    the texts. sink: the value of the first key, as if the head looked only there. swap: the head's output on
-    another text. `means` holds the mean outputs (head, value_dim) of each call's heads, whose sizes may
-    differ; `given` holds the outputs on the other text. Heads of layers without a softmax are replaced at the
-    input of W_O.
+    the texts. sink: the value of the first key, as if the head looked only at that key. swap: the head's
+    output on another text. `means` holds the mean outputs (head, value_dim) of each call's heads, whose sizes
+    may differ; `given` holds the outputs on the other text. Heads of layers without a softmax are replaced at
+    the input of W_O.
     """
 
     method: RemovalMethod

@@ -38,7 +38,7 @@ FLOAT_BYTES = 4
 LOGIT_WORK = 500
 """The cost of comparing two logits, in multiplications."""
 LOGIT_COPIES = 4
-"""The number of arrays as large as a text's logits: logits, log-probabilities, and those to compare with."""
+"""The number of arrays as large as a text's logits: logits, log-probabilities, and values to compare."""
 
 
 class FirstTokens(NamedTuple):
@@ -128,8 +128,8 @@ class RemovalRuns:
     def _begin_after(self, start: int) -> None:
         """Skip the first tokens in later runs if that gives the same results as the whole run.
 
-        This is tested on the last tokens, which read the keys and values of all earlier ones: the test fails
-        if the model carries anything else from token to token (a state, a convolution).
+        This is tested on the last tokens, which read the keys and values of all earlier tokens: the test
+        fails if the model carries anything else from token to token (a state, a convolution).
         """
         starts, blocks = self.starts, self._blocks
         outputs = blocks.outputs

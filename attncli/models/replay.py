@@ -43,7 +43,7 @@ from attncli.models.writing import (
 BYTES_PER_LOGIT = 12
 """Bytes of an answer's logits in float32 and some of its log-probabilities in float64."""
 LEAST_PACKED = 8
-"""The fewest prompts that are read together. One of them is also read alone, to compare the two results.
+"""The fewest prompts that are read together. One of these is also read alone, to compare the two results.
 """
 SAME_NATS = 1e-3
 """Largest difference allowed between these results, per token of the answer: far above rounding."""
@@ -102,8 +102,8 @@ class Replay:
     def each_log_probabilities(self, prompts: Sequence[Tensor]) -> Iterator[Float[Tensor, " new"]]:
         """Yield the log-probabilities after each of several prompts (token) in turn.
 
-        Neighbouring prompts share their common beginning. Many prompts are read together, provided that this
-        gives the same result for one of them as reading it alone.
+        Neighbouring prompts share their common beginning. Many prompts are read together, provided that one
+        of the prompts then has the same result as when it is read alone.
         """
         texts = [_placed(self._ids(prompt)) for prompt in prompts]
         return self._each(texts, lambda number: self.log_probabilities(prompts[number]))

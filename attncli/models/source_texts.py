@@ -154,8 +154,8 @@ LEAST_SPLIT = 2
 def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedText:
     """Return a text whose last parts do not count as sources if they ask something.
 
-    They do so in `In which city? Answer: Karl works in`. The last part is excluded if it ends in a colon, or
-    if it is unfinished while the part before it is finished; so is a question before it. The text is
+    An example is `In which city? Answer: Karl works in`. The last part is excluded if it ends in a colon, or
+    if it is unfinished while the part before it is finished; so is a question before that part. The text is
     unchanged if fewer than `least` sources would remain.
     """
     ends = [match[0] if (match := END.search(text)) else "" for text in sourced.texts()]

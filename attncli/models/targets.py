@@ -28,7 +28,7 @@ class Target:
         return self.ids if self.against is None else [*self.ids, self.against]
 
     def logit(self, logits: Float[Tensor, " vocabulary"]) -> float:
-        """Return the logit of the answer's first token, minus that of `against`."""
+        """Return the logit of the answer's first token, minus the logit of `against`."""
         return float(self._difference(logits[self.compared_ids]))
 
     def direction(self, unembedding: nn.Linear) -> tuple[Float[Tensor, " embed"], float]:

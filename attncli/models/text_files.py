@@ -411,7 +411,7 @@ class FileList(LineFile):
         return len(names)
 
     def named(self, number: int, data: bytes) -> TextLine:
-        """Return the file that a line names. Raises UserError if it does not exist."""
+        """Return the file that a line names. Raises UserError if that file does not exist."""
         name, kind = data.decode("utf-8", "replace"), FILE_KINDS[self.key]
         if kind.is_one(file := self.folder / name):
             return TextLine(number, name, name, file=str(file))

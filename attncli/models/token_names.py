@@ -13,7 +13,7 @@ MAX_LISTED = 12
 
 
 def checked_position(position: int, num_tokens: int, key: str) -> int:
-    """Return a position, counted from 0. Raises UserError, at `key`, if it is out of range."""
+    """Return a position, counted from 0. Raises UserError, at `key`, if the position is out of range."""
     try:
         return position_among(position, num_tokens)
     except ValueError as error:
@@ -77,7 +77,7 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
     """The places of texts among the tokens that a model reads."""
 
     def occurrences(sought: str) -> list[range]:
-        """Return every token with this text or else every word with it, as a range of tokens."""
+        """Return every token with this text or, if there is none, every such word, as ranges of tokens."""
         written, readable = pretrained.written_tokens(text), _readable_tokens(text, pretrained)
         alike = [
             range(i, i + 1)
@@ -102,7 +102,7 @@ def _token_positions(name: str, text: ModelText, pretrained: Pretrained) -> tupl
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
-    """Return the places of a word of several tokens, merging those that overlap."""
+    """Return the places of a word of several tokens, merging overlapping places."""
     ids: list[int] = text.ids.tolist()
     unknown = pretrained.tokenizer.unk_token_id
     words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]

@@ -45,7 +45,7 @@ MEMORY_PER_BYTE = 40
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
     """Raise UserError for a tokenizer.json that produces far more tokens than a text's length warrants.
 
-    `read` reads the file. The digest of a harmless file is cached, so that it is not read again.
+    `read` reads the file. The digest of a harmless file is cached, so that the file is not read again.
     """
     note = None
     size = path.stat().st_size
@@ -110,7 +110,7 @@ def _longest_replacement(characters: str) -> float:
 
 
 def _added(part: Any) -> float:
-    """Return the number of tokens that a post-processor adds; infinity if unknown or if it copies texts."""
+    """Return the number of tokens that a post-processor adds, or infinity for an unknown or copying one."""
     match part:
         case None | {"type": "ByteLevel"}:
             return 0.0

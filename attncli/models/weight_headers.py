@@ -210,7 +210,7 @@ def gguf_settings(path: Path) -> Iterator[Path]:
 
 
 class _Header:
-    """Reads a GGUF header. Raises ValueError, KeyError or struct.error if it is damaged."""
+    """Reads a GGUF header. Raises ValueError, KeyError or struct.error if the header is damaged."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
@@ -320,7 +320,7 @@ class _Header:
 
 
 def check_model_gguf(path: Path) -> GgufHeader:
-    """Return the header of a GGUF file. Raises UserError if it is damaged or does not contain a model."""
+    """Return the header of a GGUF file. Raises UserError if the file is damaged or contains no model."""
     header = gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
     key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE

@@ -121,7 +121,7 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
 
 
 def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -> list[str]:
-    """Return a sentence that lists the words read as an unknown token, or nothing if there are none."""
+    """Return a sentence that lists words read as an unknown token, or nothing if there are no such words."""
     tokens_by_word = dict(words)
     if not tokens_by_word:
         return []

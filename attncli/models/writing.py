@@ -119,7 +119,7 @@ class TextPieces:
 
 
 def prompt_inputs(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[str, Tensor]:
-    """Return the inputs of a model for a text that it continues."""
+    """Return the inputs of a model for a text that the model continues."""
     prompt = ids.unsqueeze(0).to(pretrained.device)
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
 
@@ -380,7 +380,7 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
 def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
     """Inside the block, let the model generate with this config.
 
-    Passing the config does not suffice: where it has a None, generate uses the model's config.
+    Passing the config does not suffice: where the config has a None, generate uses the model's config.
     """
     before, model.generation_config = model.generation_config, config
     try:
