@@ -125,7 +125,7 @@ class FrozenBlocks:
             if is_separate and is_close(sum(gave, -len(written) * constant), run.gave):
                 return module, wrote, constant, is_close(passed_random - constant, random)
         name = self.recorded.pretrained.module_name(run.name)
-        self.recorded.refuse(f"{name} is not the sum of its input, its heads and its MLP")
+        self.recorded.refuse(f"{name} does not return the sum of its input, its heads and its MLP")
 
     def passed(
         self,

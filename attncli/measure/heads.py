@@ -578,7 +578,7 @@ def surveyed(
     MemoryError if memory runs out.
     """
     if options.rollout and pretrained.has_decoder:
-        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout needs one stack")
+        raise UserError(f"rollout: needs one stack, but {pretrained.name} has an encoder and a decoder")
     with ExitStack() as hooks, heads_removed(ablate, pretrained):
         survey = Survey(options, readings, pretrained, progress, hooks)
         linear = _signed_heads(options, pretrained, readings)

@@ -256,8 +256,8 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
 def _layers_without_heads(model: nn.Module) -> dict[int, str]:
     """The layers without attention in a model that has both kinds, with the reason for each."""
     mixed, idle = layers_without_softmax(model)
-    return dict.fromkeys(idle, "it does not mix tokens") | {
-        layer: f"its mixer ({mixer}) has no softmax"
+    return dict.fromkeys(idle, "the layer does not mix tokens") | {
+        layer: f"the mixer of the layer ({mixer}) has no softmax"
         for (mixer, has_attention), layers in mixed.items()
         for layer in layers
         if not has_attention

@@ -119,7 +119,9 @@ class RecordedBlocks:
             self.refuse("it has an encoder and a decoder")
         if torch.finfo(self.model.dtype).bits < 32:
             name = str(self.model.dtype).removeprefix("torch.")
-            raise UserError(f"dtype: must be float32: rounded parts do not add up to a score (got {name})")
+            raise UserError(
+                f"dtype: must be float32, because rounded parts do not add up to a score (got {name})"
+            )
         self.inputs = pretrained.inputs([reading])
         self.num_tokens = len(reading.text.ids)
         self.way = check_computed_here(self.model, self.inputs)

@@ -107,7 +107,7 @@ def _tokens_of_texts(
     if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
         return [_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()], ()
     changed = [form.with_blank for key, form in typed.items() if plain[key] != blank[key]]
-    why = "since only this form is one token" if is_only_way else "which is more likely here"
+    why = "since only this form is one token" if is_only_way else "since that is more likely here"
     return [ids[0] for ids in blank.values()], (_note(changed, why),)
 
 
@@ -134,12 +134,11 @@ def _the_one(pretrained: Pretrained, key: str, typed: _Typed, ids: Sequence[int]
 
 
 def _note(texts: Sequence[str], why: str) -> str:
-    it = "each" if len(texts) > 1 else "it"
+    text = "each text" if len(texts) > 1 else "the text"
     taken = " and ".join(map(repr, texts))
     plain = f'"{texts[0].strip()}"'
-    return (
-        f"Used with a space before {it}, {why}: {taken}. A text in double quotes, {plain}, is used unchanged."
-    )
+    added = f"A space is added before {text}, {why}: {taken}."
+    return f"{added} A text in double quotes, {plain}, is used unchanged."
 
 
 @torch.no_grad()
@@ -171,7 +170,7 @@ def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
         ids = _text_ids(pretrained, typed.with_blank)
         unknown = pretrained.tokenizer.unk_token_id
         if ids != forms[0].ids and unknown not in ids:
-            forms.append(Target(ids, notes=(_note([typed.with_blank], "which is more likely here"),)))
+            forms.append(Target(ids, notes=(_note([typed.with_blank], "since that is more likely here"),)))
     return forms
 
 

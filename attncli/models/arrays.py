@@ -143,7 +143,7 @@ def _stored(
     shape, _, dtype = header(stream)
     if dtype.hasobject:
         raise UserError(
-            f"{file}: contains Python objects, which can run code when it is read: save only numbers"
+            f"{file}: contains Python objects, which can run code when they are read: save only numbers"
         )
     if dtype.kind not in kinds:
         raise UserError(f"{file}: must be an array of real numbers (got {dtype})")
@@ -251,7 +251,8 @@ def is_array_file(file: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in PICKLED:
         raise UserError(
-            f"{file}: is a pickled file, which can run code when it is read: save it as .npz or .safetensors"
+            f"{file}: is a pickled file, which can run code when it is read: save the arrays as .npz or "
+            ".safetensors"
         )
     return suffix in READERS
 
@@ -391,7 +392,7 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
     """
     texts = max((len(array) for array in steps if array.ndim == 4), default=1)
     if texts > 1:
-        raise UserError(f"{source}: contains {texts} texts or beams: save only one")
+        raise UserError(f"{source}: contains {texts} texts or beams: save only one text")
     arrays = [array[0] if array.ndim == 4 and len(array) == 1 else array for array in steps]
     if any(array.ndim != 3 for array in arrays) or len({len(array) for array in arrays}) > 1:
         sizes = " and ".join(dict.fromkeys(" × ".join(map(str, array.shape)) for array in steps))

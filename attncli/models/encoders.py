@@ -147,7 +147,7 @@ def _around_mask(pretrained: Pretrained, sourced: SourcedText, question: str | N
     mask = pretrained.tokenizer.mask_token
     if mask is None:
         raise UserError(
-            f"model: the tokenizer of {pretrained.name} has no mask token, so that no word can be masked"
+            f"model: the tokenizer of {pretrained.name} has no mask token, so no word can be masked"
         )
     text = sourced.text if question is None else question
     if text.count(mask) != 1:

@@ -59,7 +59,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
         return  # the code that loads the file raises the error
     added = _added(written.get("post_processor"))
     if MOST_ADDED < added < inf:
-        raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (at most {MOST_ADDED:,})")
+        raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (limit: {MOST_ADDED:,})")
     if added == inf or prod(_growth(written.get(name)) for name in PARTS) > MOST_GROWTH:
         memory = max(MOST_MEMORY, MEMORY_PER_BYTE * size)
         try:

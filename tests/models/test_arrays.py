@@ -112,7 +112,7 @@ def pickled() -> bytes:
 
 
 TERABYTE = 2**40
-OBJECTS = "contains Python objects, which can run code when it is read: save only numbers"
+OBJECTS = "contains Python objects, which can run code when they are read: save only numbers"
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 DAMAGED = {
     "empty.npy": (b"", "is not a NumPy file, or is damaged"),

@@ -148,7 +148,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path) -> None:
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
         (["show", "two.jsonl", "--report", "-1"], "--report: must be below 2, the number of reports in two.jsonl (got -1)"),
         (["show", "two.jsonl", "--report", "2"], "--report: must be below 2, the number of reports in two.jsonl (got 2)"),
-        (["show", "model.bin"], "model.bin: is a pickled file, which can run code when it is read: save it as .npz or .safetensors"),
+        (["show", "model.bin"], "model.bin: is a pickled file, which can run code when it is read: save the arrays as .npz or .safetensors"),
         (
             ["batch", "two.yaml", "-o", "two.png"],
             "--format png: a picture shows one report, but there are several: save them as .jsonl, then draw one with attn show FILE --report NUMBER",
