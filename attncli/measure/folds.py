@@ -119,7 +119,7 @@ def group_parts(
 
 
 def _names(groups: list[str | None], is_positive: Bool[Tensor, " text"]) -> tuple[list[str], str | None]:
-    """Return the groups to hold out, and the group that has all texts of one label, if there is one."""
+    """Return the groups to hold out, and the group that has all texts of one label, or None without one."""
     labels: dict[str, set[bool]] = {}
     for name, label in zip(groups, is_positive.tolist(), strict=True):
         if name is not None:

@@ -120,7 +120,7 @@ def many_texts(
 def next_tokens(
     model: Model, text: TextOrReading, *, heads: HeadsArgument = (), top: Size = 10
 ) -> NextTokens:
-    """Find the likeliest next tokens after a text, and their probabilities, also without `heads` (5:11).
+    """Find the likeliest next tokens after a text, with their probabilities with and without `heads` (5:11).
 
     Tokens are ranked by the larger of the two probabilities. Raises UserError for a model that predicts no
     next token and for heads that it does not have, and MemoryError if memory runs out.

@@ -81,5 +81,5 @@ def joint_rollout_mask(masks: list[Mask | None]) -> Mask | None:
 
 
 def scale_of(layer: AttentionLayer) -> float | None:
-    """The factor applied to query · key before the softmax, or None if anything else changes the scores."""
+    """The factor applied to query · key before the softmax, or None if scores also change in other ways."""
     return layer.scale / layer.rules.temperature if layer.rules.is_plain else None

@@ -75,7 +75,7 @@ class ProbabilityCache:
 
 @torch.no_grad()
 def _last_logits(pretrained: Pretrained, reading: Reading, output: object) -> Probabilities | None:
-    """Return the logits at the last token for the body's output; None if the model does not call its body."""
+    """Return the logits at the last token for the body's output, or None for a model that skips its body."""
     is_called = False
 
     def body_output(*_arguments: object, **_named: object) -> object:

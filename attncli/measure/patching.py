@@ -93,7 +93,7 @@ def _plain_name(name: str) -> str:
 
 
 def _changes_of_heads(changes: Any) -> dict[str, Changes]:
-    """Validate changes: for each head name, functions by part. Raises ValueError for anything else."""
+    """Check that changes map head names to functions by part. Raises ValueError if they do not."""
     if not isinstance(changes, Mapping):
         raise ValueError(f"must map heads to parts (got {type(changes).__name__})")
     by_head: dict[str, dict[HeadPart, PartChange]] = {}
@@ -254,7 +254,7 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
 
 
 def _layers_without_heads(model: nn.Module) -> dict[int, str]:
-    """The layers without attention in a model that has both kinds, with the reason for each."""
+    """The layers without attention in a model that also has layers with attention, each with the reason."""
     mixed, idle = layers_without_softmax(model)
     return dict.fromkeys(idle, "the layer does not mix tokens") | {
         layer: f"the mixer of the layer ({mixer}) has no softmax"

@@ -225,7 +225,7 @@ NumbersByName = Mapping[str, Float[npt.NDArray[np.float64], " head"]]
 def naming_numbers(
     numbers: NumbersByName, stack: Stack, statistic: str
 ) -> Float[npt.NDArray[np.float64], " head"]:
-    """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
+    """The numbers that decide a pattern; special tokens exclude the first token, which has a pattern."""
     if (name := stack.pattern_statistic(statistic)) in numbers:
         return numbers[name]
     return numbers[statistic] - numbers["sink_mass"]

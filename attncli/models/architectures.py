@@ -349,7 +349,7 @@ def source_of(mixer: str) -> LayerSource | None:
 def sources_switched_off(mixers: Iterable[str]) -> str:
     """Return ` (the feature linear is switched off)`, naming built-in features that would show these mixers.
 
-    The result is empty if there are none.
+    The result is empty if there are no such features.
     """
     features = {
         name

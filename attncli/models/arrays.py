@@ -388,7 +388,7 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
     """Join a layer's arrays from all steps of generation into rows (head, query, key) for the whole text.
 
     A step has either the rows of its new tokens (over all keys so far, a cache of fixed size, or another
-    text), or all rows of the text again. Raises UserError for any other steps.
+    text), or all rows of the text again. Raises UserError if the arrays have any other sizes.
     """
     texts = max((len(array) for array in steps if array.ndim == 4), default=1)
     if texts > 1:

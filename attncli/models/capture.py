@@ -521,7 +521,7 @@ def _first(output: Any) -> Any:
 
 
 def _copied(part: Any) -> Tensor | None:
-    """Return a copy of token vectors, or None for anything else, such as masks."""
+    """Return a copy of token vectors, or None for any other value, such as a mask."""
     is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim in (2, 3)
     return part.clone() if is_vectors else None
 

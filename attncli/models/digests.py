@@ -72,7 +72,7 @@ def _noted(note: Path, state: list[int]) -> str | None:
 
 
 def _write_note(note: Path, state: list[int], digest: str) -> None:
-    """Write the note atomically. If writing fails, the file is simply read again next time."""
+    """Write the note atomically. If writing fails, the file itself is read again next time."""
     part = note.with_name(f"{note.name}.{os.getpid()}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)

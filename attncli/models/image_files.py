@@ -36,7 +36,7 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """Open the first frame of a picture in one of FORMATS. Raises UserError, at `key`, for anything else.
+    """Open the first frame of a picture in one of FORMATS. Raises UserError, at `key`, for any other file.
 
     The picture is rotated as EXIF specifies, transparent parts become white, and 16 bits become 8.
     """

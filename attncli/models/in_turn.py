@@ -37,7 +37,7 @@ class _Use:
         self.running.acquire()
 
     def has_new_parts(self) -> bool:
-        """Read the current parts, and return True if there are new ones."""
+        """Read the current parts, and return True if some of these are new."""
         try:
             self.parts = self.find_parts()  # stored, so that no other object can get their ids
         except RuntimeError:  # a dict changed during iteration

@@ -322,7 +322,7 @@ def _loaded_by_transformers(
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
-    """Return the checked folder of a cached model that need not be looked up again, or else the name itself.
+    """Return the checked folder of a cached model that need not be looked up again, or the name of any other.
 
     The tokenizer of a download is checked. Raises UserError like `check_model_folder`.
     """
@@ -560,9 +560,9 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
 
 
 def _processor_parts(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
-    """Return a processor's tokenizer, if any, and the processor itself.
+    """Return a processor's tokenizer, or None if it has none, and the processor itself.
 
-    Raises UserError for anything else.
+    Raises UserError for any other object.
     """
     from transformers.feature_extraction_utils import FeatureExtractionMixin
     from transformers.image_processing_base import ImageProcessingMixin
@@ -666,7 +666,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 
 
 def checked_model(model: Any) -> PreTrainedModel:
-    """Return the transformers model. Raises UserError for anything else."""
+    """Return the transformers model. Raises UserError for any other object."""
     if not isinstance(model, PreTrainedModel):
         raise UserError(f"model: {NO_MODEL} (got {_kind(model)})")
     return model

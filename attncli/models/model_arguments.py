@@ -72,7 +72,7 @@ def _text_or_prompt(value: Any) -> Any:
 
 
 def checked_sources(value: Any) -> Any:
-    """Return the sources of a text that were passed as an argument. Raises ValueError for anything else."""
+    """Return the sources of a text from an argument. Raises ValueError if these are not texts."""
     if isinstance(value, SourcedReading):
         return value
     if isinstance(value, str):

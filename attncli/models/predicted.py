@@ -222,7 +222,7 @@ def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predict
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
-    """Mask some of the tokens that are not special, and at least one of them."""
+    """Mask some, but at least one, of the tokens that are not special."""
     ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
     if mask is None:
         raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")

@@ -266,7 +266,7 @@ class Pretrained:
 
     @cached_property
     def token_spelling(self) -> str | None:
-        """The vocabulary's spelling of a space: byte-level (`Ġ`), metaspace (`▁`), or None."""
+        """The vocabulary's spelling of a space: byte-level (`Ġ`), metaspace (`▁`), or None for others."""
         if self.own_tokenizer is None:
             return None
         with tokenizer_errors(self.name):

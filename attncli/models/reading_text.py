@@ -84,7 +84,7 @@ def _cut_side(pretrained: Pretrained) -> Literal["first", "last"]:
 def truncated_length(
     pretrained: Pretrained, count: int, key: str, *, truncate: bool | None, num_new: int
 ) -> int | None:
-    """Return the length to which a text of `count` tokens is cut, or None if the model reads all of them.
+    """Return the length to which a text of `count` tokens is cut, or None if the model reads all tokens.
 
     Raises UserError if the text is too long and must not be cut.
     """

@@ -222,8 +222,8 @@ class RemovalRuns:
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
         """Return the output with each of these sets of heads changed, in one batch.
 
-        The batch runs from the first changed block on. With `most_places`, only that many of the last places
-        are predicted.
+        The batch runs from the first changed block on. With `most_places`, only the last places, at most that
+        number, are predicted.
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
 

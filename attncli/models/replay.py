@@ -163,7 +163,7 @@ class Replay:
         return -token_losses(logits, self.answer).cpu()
 
     def _pack_logits(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
-        """Return the logits at columns of a pack, whose keys join the cache; None for an unsupported rule."""
+        """Return the logits at columns of a pack, whose keys join the cache; None for unsupported rules."""
         attention, numbering = PackedAttention(pack, self.model), Numbering(False, None)
         device, count, before = self.model.device, len(self.answer), pack.num_before
         chosen = torch.cat([columns[-count:] for columns in pack.texts])

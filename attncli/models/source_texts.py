@@ -221,7 +221,7 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
-    """Return a text with sources between `<source NAME>` and `</source>`, without these marks, or None.
+    """Return a text with sources between `<source NAME>` and `</source>`, or None for a text without marks.
 
     Raises UserError, with `key` in the message, for an unpaired mark and for an empty source.
     """
@@ -297,7 +297,7 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the messages and the tools of a chat from its JSON.
 
-    Raises UserError, with `key`, for anything else.
+    Raises UserError, with `key`, for any other text.
     """
     try:
         parsed = parsed_json(text)
