@@ -57,18 +57,18 @@ class LabelledText:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of its parts in reading order, followed by `marked` if spans are marked."""
+        """The names of the text's parts in reading order, followed by `marked` if spans are marked."""
         is_marked = not isinstance(self.line.text, TokenIds) and MARKED_SPAN.search(self.line.text)
         return [*self.parts, *([MARKED] if is_marked else [])]
 
     @property
     def words(self) -> str:
-        """The text of all its parts, without marks."""
+        """The text of all parts, without marks."""
         return "\n".join(without_marks(text)[0] for text in self.parts.values())
 
     @property
     def digest(self) -> str:
-        """The first 16 digits of the SHA-256 of its text."""
+        """The first 16 digits of the SHA-256 of the text."""
         return sha256(self.words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -54,7 +54,7 @@ class CapturedLayer:
 
     @property
     def stack_name(self) -> str:
-        """The name of its stack: encoder, decoder or cross; self in a model with one stack."""
+        """The name of the layer's stack: encoder, decoder or cross, or self in a model with one stack."""
         return self.kind if self.kind == "cross" or not self.stack else self.stack
 
     def weights(self) -> Float[Tensor, "text head query key"]:

@@ -33,7 +33,7 @@ class Passage(NamedTuple):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All its places in the text."""
+        """All places of the passage in the text."""
         return Span(self.start, self.end), *self.again
 
     def moved_to(self, spans: Sequence[Span]) -> "Passage":
@@ -62,7 +62,7 @@ class SourcedText:
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """Return the text with only some of its sources, without whitespace before the first one."""
+        """Return the text with only some of its sources, without whitespace before the first source."""
         places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
@@ -84,7 +84,7 @@ class SourcedText:
         return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
     def with_question_apart(self, question: str) -> "SourcedText":
-        """Return the text without the question below it, which an encoder reads separately."""
+        """Return the text without its question, which an encoder reads separately."""
         return replace(self, text=self.text.removesuffix(f"\n\n{question}"), apart=question)
 
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
@@ -340,7 +340,7 @@ class SourcedReading(Reading):
 
     @property
     def prompt(self) -> ModelText:
-        """The prompt, which the encoder reads if the model has one."""
+        """The prompt, which the encoder reads if the model has an encoder."""
         return self.context or self.text
 
 
