@@ -124,8 +124,7 @@ class Use:
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
-        """Return the bytes that a run reads, and the seconds that it takes per vector, estimated from a few
-        weights."""
+        """Return the bytes that a run reads, and a run's seconds per vector, estimated on a few weights."""
         total = sum(weight.source.stored_bytes for weight in self._order)
         read, begun = 0, time.monotonic()
         for weight in self._order:
@@ -508,8 +507,7 @@ def unknown_types(folder: Path) -> set[str]:
 
 
 def folder_weights(folder: Path, use: Use | None) -> dict[str, Any]:
-    """Return the weights of a folder by their names in its files. Without `use`, weights are read on
-    access."""
+    """Return the weights of a folder by their names in its files; without `use`, they are read on access."""
     weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
