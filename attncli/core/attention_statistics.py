@@ -15,7 +15,10 @@ from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import torch_threads
 
 LARGEST_SCORE = 6.9e14
-"""The largest score accepted. Beyond it, squares overflow float32 and weights cannot show differences."""
+"""The largest accepted score.
+
+The squares of larger scores overflow float32, and weights cannot show their differences.
+"""
 SOFTCAPS = (1e-30, 1e30)
 
 
@@ -35,7 +38,7 @@ def checked_layer(
     batch = batch_shape(query, key, value)
     (num_queries, dim), num_keys = query.shape[-2:], key.shape[-2]
     if dim == 0:
-        raise ValueError("query has dim 0: it must be at least 1")
+        raise ValueError("the dim of query must be at least 1 (got 0)")
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1 (got {window})")
     if softcap is not None and not SOFTCAPS[0] <= softcap <= SOFTCAPS[1]:
@@ -108,25 +111,26 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2 or tensor.ndim != query.ndim:
             raise ValueError(
-                f"{name} has {tensor.ndim} axes, query has {query.ndim}: they must be equal and at least 2"
+                f"{name} has {tensor.ndim} axes, query has {query.ndim}: "
+                "both must have the same number, at least 2"
             )
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has type {tensor.dtype}: it must be a floating-point type")
         if tensor.dtype != query.dtype or tensor.device != query.device:
             raise ValueError(
                 f"{name} is {tensor.dtype} on {tensor.device}, query is {query.dtype} on {query.device}: "
-                "they must be equal"
+                "the types and devices must be equal"
             )
     if key.shape[-1] != query.shape[-1]:
-        raise ValueError(f"key has dim {key.shape[-1]}, query has dim {query.shape[-1]}: they must be equal")
+        raise ValueError(f"key has dim {key.shape[-1]}, query has dim {query.shape[-1]}: both must be equal")
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(
-            f"value has {value.shape[-2]} rows, key has {key.shape[-2]} keys: they must be equal"
+            f"value has {value.shape[-2]} rows, key has {key.shape[-2]}: both must have the same number"
         )
     if value.shape[:-2] != key.shape[:-2]:
         raise ValueError(
             f"value has leading axes {tuple(value.shape[:-2])}, key has {tuple(key.shape[:-2])}: "
-            "they must be equal"
+            "the axes must be equal"
         )
     return _joined(query.shape[:-2], key.shape[:-2])
 
@@ -137,8 +141,8 @@ def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
     fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
     if not all(fits[:-1] if grouped else fits):
         raise ValueError(
-            f"key has leading axes {tuple(key)}, query has {tuple(query)}: they must be equal or 1, or "
-            "the last of them, the number of key heads, must divide the number of query heads"
+            f"key has leading axes {tuple(key)}, query has {tuple(query)}: the axes must be equal or 1, "
+            "except that the number of key heads, the last axis, may divide the number of query heads"
         )
     return torch.Size(k if q == 1 else q for q, k in zip(query, key, strict=True))
 
@@ -161,7 +165,7 @@ class AttentionStatistics:
     - entropy: -sum_j p_j ln p_j over the keys (the sink does not count as a key)
     - normalized_entropy: entropy / ln visible; null if only one key is visible
     - max_weight: max_j p_j
-    - sink_mass: the weight on the first key; 0 if it is hidden
+    - sink_mass: the weight on the first key; 0 if that key is hidden
     - distance: sum_j p_j |position - j|
     - participation: 1 / sum_j p_j^2, the number of keys that share the weight, in float64; it exceeds
     `visible` if a sink takes most of the weight
@@ -195,7 +199,7 @@ class AttentionStatistics:
     score_mean: Float[Tensor, "*batch"]
     """The mean of the (scaled, capped) scores over the visible entries of a head; null if none is visible."""
     score_variance: Float[Tensor, "*batch"]
-    """The unbiased variance of these scores; null if there are fewer than two."""
+    """The unbiased variance of these scores; null for fewer than two scores."""
     score_min: Float[Tensor, "*batch"]
     """The smallest of these scores."""
     score_max: Float[Tensor, "*batch"]
@@ -205,7 +209,7 @@ class AttentionStatistics:
     pooled_mean: Float[Tensor, "*batch pooled_query pooled_key"] | None
     """The mean weight in blocks of ceil(length / pooled) queries and keys; the last blocks may be shorter."""
     pooled_max: Float[Tensor, "*batch pooled_query pooled_key"] | None
-    """The largest weight in each of these blocks."""
+    """The largest weight in each block of `pooled_mean`."""
 
     def __getattr__(self, name: str) -> Float[Tensor, "*batch query"]:
         """Return a row statistic."""
@@ -285,7 +289,7 @@ def computed_statistics(
     engine: Callable[..., Computed],
     **settings: Any,
 ) -> AttentionStatistics:
-    """`attention_statistics` with a given engine, so that tests can compare engines with the reference."""
+    """Compute `attention_statistics` with one engine, so that tests can compare it with the reference."""
     for name, least, number in (("top_k", 0, top_k), ("pooled", 1, pooled)):
         if number is not None and number < least:
             raise ValueError(f"{name} must be at least {least} (got {number})")

@@ -20,14 +20,14 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function that computes results of a layer or of given weights, and a test of its suitability."""
+    """A function that computes results of a layer or of weights, and a test of whether it suits them."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]
 
 
 LEAST_KEYS = 1024
-"""The number of keys per row from which tiles were measured to be faster than whole rows."""
+"""With at least this many keys per row, tiles were measured to be faster than whole rows."""
 
 
 def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
@@ -83,7 +83,7 @@ def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
 
 
 def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | None = None) -> Computed:
-    """Compute the wanted results of a layer, or of given weights, with the first engine that suits.
+    """Compute the wanted results of a layer, or of given weights, with the first suitable engine.
 
     An engine from a feature may ignore `wanted.rest`; `rest` is then computed from whole rows.
     """
@@ -94,7 +94,7 @@ def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | 
 
 
 LEAST_FUSED = 2**22
-"""The number of scores (4 heads on 1,024 tokens) above which memory matters: gradients keep all of them."""
+"""The number of scores (4 heads on 1,024 tokens) above which memory matters: gradients keep all scores."""
 
 
 def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
@@ -191,7 +191,7 @@ class FusedAttention:
     """softmax(scale q k) v, computed by torch without a matrix of weights.
 
     The masks of the last layer are cached, because neighbouring layers share them. `columns` may list the
-    keys that some queries see, if the visibility's span has more keys than that.
+    keys that some queries see, if the visibility's span has more keys.
     """
 
     def __init__(self, columns: KeyColumns | None = None) -> None:

@@ -32,7 +32,7 @@ class Softmax:
     `sums` is the sum of each row's weights. Either `exponents` is present, or the sums that the compiled pass
     computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` for `local_mass`, and
     `rest` for the rows without the first column. `participation`, 1 / sum p^2 in float64, is present after
-    that pass and with a sink, since p may be too small to be squared there.
+    the compiled pass and with a sink, since p may be too small to be squared there.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -239,7 +239,7 @@ def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
 def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
     """1 / sum p^2: the number of keys that would share the weight evenly (inverse participation ratio).
 
-    Always in float64, since a sink that leaves p = 1e-20 to the keys makes it 1e40.
+    Always in float64, since a sink that leaves p = 1e-20 to the keys makes the result 1e40.
     """
     if rows.softmax is not None and rows.softmax.participation is not None:
         return rows.softmax.participation
@@ -459,10 +459,11 @@ def retrieval_score(
     key_ids: Int[Tensor, " key"],
     needle: Bool[Tensor, " key"],
 ) -> tuple[Float[Tensor, "*head"], int]:
-    """The share of copied tokens whose strongest key is the same token in the needle, and their number.
+    """The share of copied tokens whose strongest key is the same token in the needle.
 
-    A generated token counts as copied if it occurs in the needle. NaN if no token was copied. Wu et al. 2024
-    (2404.15574), section 2, who divide by the number of tokens in the needle instead.
+    Also returns the number of copied tokens. A generated token counts as copied if it occurs in the needle.
+    NaN if no token was copied. Wu et al. 2024 (2404.15574), section 2, who divide by the number of tokens in
+    the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
     count = int(copied.sum())
@@ -477,8 +478,8 @@ class Places:
     `first_key` is the first key that counts; `num_tokens` is the length of a text, and `repeat` is the number
     of tokens that the probe repeats. `special` marks the tokenizer's special tokens; `from_queries` and
     `to_keys` mark the requested tokens. `query_places` and `key_places` are the row and column of each token
-    on a grid (NaN for a token outside it) or None for a text; `query_seconds` and `key_seconds` are the start
-    times of tokens, NaN for tokens without a time.
+    on a grid (NaN for a token outside the grid) or None for a text; `query_seconds` and `key_seconds` are the
+    start times of tokens, NaN for tokens without a time.
     """
 
     queries: Int[Tensor, "query 1"]

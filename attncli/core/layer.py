@@ -54,7 +54,7 @@ MAX_CACHED_QUERIES = 1024
 
 @dataclass(frozen=True)
 class SeenKeys:
-    """A run of keys visible to some queries, and the `masked` columns, which some of them do not see.
+    """A run of keys visible to some queries; some of these queries do not see the `masked` columns.
 
     `hidden` is added to scores: -inf or 0, or None if all keys are visible. `visible` is the number of keys
     that each query sees; `blind` marks queries that see no key, or is None if every query sees one.
@@ -98,7 +98,7 @@ class Visibility:
 
     @property
     def is_seeing(self) -> bool:
-        """True if every query is sure to see a key, as far as can be told without computing the mask."""
+        """True if it is certain, without computing the mask, that every query sees a key."""
         return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
 
     def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
@@ -206,7 +206,7 @@ class Visibility:
 
 @dataclass(frozen=True)
 class _RuleOfTexts:
-    """A rule restricted to some of the texts, if it differs between texts."""
+    """A rule restricted to some of the texts, if the rule differs between texts."""
 
     rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]]
     texts: slice
@@ -501,7 +501,7 @@ class Computed:
     `raw_scores` are query . key; `scores` are the input of the softmax, -inf where hidden. `top_keys` are -1
     and `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows. `rest` has the
     results for the rows without their first key; its `nothing_left` marks rows that see keys but have no
-    weight on them, or is None if no row is like that.
+    weight on these keys, or is None if there are no such rows.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)

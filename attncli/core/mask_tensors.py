@@ -36,7 +36,7 @@ def split_mask(
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
     """The number in each row at or below which entries hide: HIDES, or the row's largest entry plus HIDES.
 
-    The second applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
+    The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
     last.
     """
     numbers = mask.new_full((*mask.shape[:3], 1), HIDES)

@@ -96,10 +96,10 @@ def distance_buckets(
 ) -> Int[Tensor, "*offsets"]:
     """The bucket of each key's offset j - i from its query.
 
-    Past and future keys have n buckets each, half of num_buckets; if causal, past keys have all of them. The
-    first n/2 hold one distance each; the others grow logarithmically, and the last takes every distance from
-    max_distance on. max_distance must be greater than n/2, and n at least 2. Raffel et al. 2020, T5
-    (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
+    Past and future keys have n = num_buckets / 2 buckets each; if causal, past keys have all n = num_buckets.
+    The first n/2 buckets hold one distance each; the others grow logarithmically, and the last holds every
+    distance from max_distance on. max_distance must be greater than n/2, and n at least 2. Raffel et al.
+    2020, T5 (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
     """
     n = num_buckets if causal else num_buckets // 2
     distances = (-offsets).clamp(min=0) if causal else offsets.abs()
@@ -166,7 +166,10 @@ def rms_norm(data: Float[Tensor, "*batch feature"], *, eps: float) -> Float[Tens
 
 
 def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> float:
-    """exp(q1 . k1) - exp(q2 . k2) + lambda_init for the learned vectors q1, k1, q2, k2 (equation 2)."""
+    """exp(q1 . k1) - exp(q2 . k2) + lambda_init for the learned vectors q1, k1, q2, k2.
+
+    Ye et al. 2024, Differential transformer (2410.05258), equation 2.
+    """
     query1, key1, query2, key2 = vectors.double()
     return float((query1 @ key1).exp() - (query2 @ key2).exp()) + lambda_init
 

@@ -33,7 +33,7 @@ class RowStatistic(NamedTuple):
     positional: bool = False
     """True if the statistic compares positions of queries and keys, which differ between two texts."""
     running: bool = False
-    """True if the engine `tiles` can derive it from its running sums; otherwise it needs a second pass."""
+    """True if the engine `tiles` can derive the statistic from its running sums, without a second pass."""
     needs_scores: bool = False
     """True if the statistic needs scores, which weights from another tool lack."""
     is_peak: bool = False
@@ -130,7 +130,7 @@ WRITER_STATISTICS = (*WEIGHT_STATISTICS, *WRITING, "retrieval")
 """The statistics of each head of a model that generates text."""
 
 LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
-"""The columns in a head's row for the key with its largest weight and the query that has this weight."""
+"""The columns for the key with the head's largest weight and for the query that has this weight."""
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
@@ -271,7 +271,7 @@ def occurrences_among(tokens: Sequence[str]) -> Occurrences:
 def position_among(position: int, num_tokens: int) -> int:
     """Return a position counted from 0, given one that may be negative.
 
-    Raises ValueError if it is out of range.
+    Raises ValueError if the position is out of range.
     """
     if not -num_tokens <= position < num_tokens:
         ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"

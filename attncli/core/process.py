@@ -34,7 +34,7 @@ _forking: "list[SharedChange]" = []
 
 
 class SharedChange:
-    """A change to the process that several threads may need at once: the first makes it, the last undoes it.
+    """A change that several threads may need at once: the first thread makes it, the last one undoes it.
 
     `remember` returns a function that restores the present state, and `make` makes the change.
     """

@@ -5,11 +5,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stage(NamedTuple):
-    """The start of one part of the work; `done` and `end` are the shares of work done before and after it.
+    """The start of one part of the work; `done` and `end` are the shares of work done before and after.
 
-    `what` describes it; similar stages share a description, and `number` of `total` counts them. `runs` is
-    the number of model runs if the stage does nothing else, so that their layers show its progress. Shares
-    are roughly proportional to the costs of the parts, and never decrease.
+    `what` describes the part; similar parts share a description, and `number` of `total` counts them. `runs`
+    is the number of model runs if the stage does nothing else, so that the layers of these runs show its
+    progress. Shares are roughly proportional to the costs of the parts, and never decrease.
     """
 
     what: str
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The description of the stage: `reading`, `head 12 of 90`."""
+        """The description of the stage, such as `reading` or `head 12 of 90`."""
         return f"{self.what} {self.number:,} of {self.total:,}" if self.total else self.what
 
 
@@ -54,8 +54,8 @@ class Progress(Protocol):
 class Work:
     """Reports the stages of some work as they begin, given the approximate cost of each stage in any unit.
 
-    `left` is an estimate of the cost of all stages that have not begun; `expect` replaces it once more is
-    known.
+    `left` is an estimate of the cost of all stages that have not begun; `expect` replaces this estimate once
+    more is known.
     """
 
     def __init__(self, tell: Callable[[Stage], None] | None = None, left: float = 0.0) -> None:
@@ -79,4 +79,4 @@ class Work:
 
 TINY = 1e-9
 ALMOST_DONE = 0.999
-"""The largest share reported before the work is done, because estimates may be wrong."""
+"""The largest share reported before the work is done, even if the estimates of the costs are too low."""

@@ -30,7 +30,7 @@ def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator
     Jobs run in helper threads and, between two results, in this one. Torch releases the interpreter's lock
     during each operation, so threads over blocks keep the cores busy; torch's own threads, which split every
     small operation, do not. An exception, Ctrl-C included, drops the jobs that have not begun and is raised
-    once the running ones end (milliseconds).
+    once the running jobs end, within milliseconds.
     """
     num_helpers = min(num_threads, len(jobs)) - 1
     if num_helpers < 1:
@@ -75,7 +75,7 @@ def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator
 
 
 MAX_SPARE_BYTES = 2**24
-"""The largest number of bytes reused by the next call: the three buffers of a float32 tile take 12 MB."""
+"""The largest number of bytes kept for the next call: the three buffers of a float32 tile take 12 MB."""
 
 _spare_buffers: list[Tensor] = []
 """The CPU buffer left by the last call, kept because small calls come by the thousand.
@@ -266,10 +266,10 @@ TILE = 2**20
 LEAST_ROWS = 64
 """The number of rows per head in a tile.
 
-Tiles of long rows have fewer heads, since fewer rows would be slower.
+Tiles of long rows have fewer heads instead of fewer rows, which would be slower.
 """
 MOST_ROWS = 256
-"""The largest number of rows per head in a tile: causal rows leave out keys after the tile's last query."""
+"""The largest number of rows per head in a tile; causal tiles with more rows would have more hidden keys."""
 
 
 @dataclass(frozen=True)

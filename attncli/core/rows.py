@@ -390,13 +390,13 @@ class PatternMass:
 
 
 SPARE_BITS = 46
-"""The number of bits by which the weights beside the first key must sum to more than the smallest normal."""
+"""The weights beside the first key must sum to 2**SPARE_BITS times the smallest normal number or more."""
 
 
 class RestOfRows:
     """The wanted results for rows without their first key, p_j / sum_{j > 0} p_j. Destroys the scores.
 
-    Results are null if that sum is so small that its terms may have been rounded to 0.
+    Results are null if the sum in the denominator is so small that its terms may have been rounded to 0.
     """
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:

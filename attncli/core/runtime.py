@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 VARIABLE = "OMP_NUM_THREADS"
-"""Sets the number of torch's threads, which slow down many small runs, especially on a busy machine."""
+"""The variable for the number of torch's threads, which slow down small runs, most on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
 """The number of rounds (half a millisecond) that an idle torch thread spins; GNU's default is 300,000."""
@@ -239,7 +239,7 @@ idle_cores = IdleCores()
 
 
 def package_with_damaged_metadata(error: Exception) -> str | None:
-    """The package whose broken entry points stop the import of torch, which reads them all, or None."""
+    """The package whose broken entry points stop the import of torch, or None if there is no such package."""
     from importlib import metadata
 
     raised = error.__traceback__

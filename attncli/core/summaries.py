@@ -209,7 +209,7 @@ def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor
 def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
     """Pearson's correlation of the ranks, where equal numbers share their mean rank: Spearman 1904.
 
-    NaN if all numbers of one list are equal, or if the list has only one.
+    NaN if all numbers of one list are equal, or if the lists have only one number.
     """
     if len(a) < 2:
         return torch.tensor(torch.nan, dtype=torch.float64)

@@ -31,10 +31,11 @@ class Interval:
         return (ranks < self.first[:, None]) | (ranks >= self.stop[:, None])
 
     def tiles(self, width: int) -> Iterator[tuple[slice, bool]]:
-        """Cover all intervals with slices of at most `width` keys; True if all queries see a whole slice.
+        """Cover all intervals with slices of at most `width` keys.
 
-        Keys that no query of the block sees are left out, which halves the work of causal attention and makes
-        a sliding window linear in the length. Only slices at the ragged edges need a mask.
+        Each slice comes with True if every query sees all its keys. Keys that no query of the block sees are
+        left out, which halves the work of causal attention and makes a sliding window linear in the length.
+        Only slices at the ragged edges need a mask.
         """
         # Neither end decreases from query to query.
         start, stop = int(self.first[0]), int(self.stop[-1])

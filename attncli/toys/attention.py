@@ -43,7 +43,7 @@ from attncli.toys.sampling import (
 LAMBDA_DEVIATION = 0.1
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
-"""Scores that were multiplied by less than this cannot be recovered from float32."""
+"""Scores that were multiplied by a smaller factor cannot be recovered from float32."""
 MAX_LOOP_CELLS = 2**16
 NamedVectors = Mapping[str, Float[Tensor, "..."]]
 
@@ -126,7 +126,7 @@ def project(
 
 
 def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Generator) -> VariantParameters:
-    """Sample the table from N(0, 1), then vectors q1, k1, q2, k2 from N(0, 0.1^2), in these sizes."""
+    """Sample the table from N(0, 1), then vectors q1, k1, q2, k2 from N(0, 0.1^2), of these sizes."""
     return VariantParameters(
         None if table is None else torch.randn(table, generator=generator),
         None if half is None else LAMBDA_DEVIATION * torch.randn(4, half, generator=generator),
@@ -206,7 +206,7 @@ def sampled_attention(
 
 
 def _layer(form: AttentionForm, vectors: NamedVectors, parameters: VariantParameters) -> AttentionLayer:
-    """Return the layer of these vectors; fourth-root scales query and key each, others scale the product."""
+    """Return the layer of these vectors; `fourth-root` scales query and key, other scales their product."""
     query, key, value = (vectors[name] for name in ("query", "key", "value"))
     factor = score_factor(form.scale, query.shape[-1] // (2 if form.is_differential else 1))
     visibility = Visibility(query.shape[-2], key.shape[-2], causal=form.causal, window=form.window)

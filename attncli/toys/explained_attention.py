@@ -61,7 +61,7 @@ def _tokens(row: ExplainedRow, *, is_sampled: bool, is_batched: bool) -> Step:
     ]
     if is_sampled:
         formula, question = "x0, x1, …", "Why can there be attention without a text?"
-        parts = ["It only needs vectors: here random ones stand in for the tokens."]
+        parts = ["Attention only needs vectors: here random ones stand in for the tokens."]
     elif "token_ids" in row.tensors:
         formula = "text → tokens → ids"
         parts.append("The id of a token is its row in the table of vectors.")
@@ -112,7 +112,7 @@ def projection_step(row: ExplainedRow, projection: str) -> Step:
     names: tuple[str, ...] = NAMES
     if row.from_model:
         formula = f"q{head}, k{head}, v{head} from the model"
-        question = "Why are they not the word's own vector?"
+        question = "Why are query, key and value not the word's own vector?"
         prose = (
             "The model computes query, key and value from the output of earlier layers, with its own "
             "matrices and any further operations (biases, norms, rotations); the final vectors are shown."
@@ -121,11 +121,11 @@ def projection_step(row: ExplainedRow, projection: str) -> Step:
         formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
         question = "Why are there usually projections?"
         prose = (
-            "Without them the vectors themselves are query, key and value: a word can only look for words "
-            "like itself."
+            "Without projections the vectors themselves are query, key and value: a word can only look for "
+            "words like itself."
         )
         if row.has_heads:
-            prose += " Each head sees its own slice of them."
+            prose += " Each head sees its own slice of the vectors."
         names = ("input", "context", *NAMES)
     else:
         is_transposed = row.tensors["query_projection"].axes[-1] == "embed"
@@ -291,8 +291,8 @@ def split_step(row: ExplainedRow) -> Step:
     values = row.compared(query, name)
     prose = (
         "All heads' queries come from one wide product, with a slice of each row per head. View and "
-        "transpose only relabel it: a stride is the distance in memory between neighbours along an axis, and "
-        "place = token · its stride + head · its stride + dim."
+        "transpose only relabel that product: a stride is the distance in memory between neighbours along an "
+        "axis, and place = token · its stride + head · its stride + dim."
     )
     kv_heads = row.tensors["key"].values.shape[row.tensors["key"].axes.index("head")]
     if kv_heads != num_heads:

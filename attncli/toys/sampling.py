@@ -43,7 +43,7 @@ SAMPLERS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
 
 @dataclass(frozen=True)
 class Projection:
-    """A sampled matrix in its own layout, which `axes` names; applying it returns `... token dim`."""
+    """A sampled matrix in the layout that `axes` names; the projected vectors have axes `... token dim`."""
 
     matrix: Float[Tensor, "..."]
     axes: tuple[str, ...]
@@ -117,7 +117,7 @@ class Draws:
         return draw(*arguments, self.generator)
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
-        """Draw once for each text that runs together, with its own arguments; here there is only one text."""
+        """Draw once for each text in the run, with the arguments for that text; here there is one text."""
         return [draw(*text_arguments, self.generator) for text_arguments in arguments]
 
 
@@ -189,14 +189,14 @@ class DrawsTogether(Draws):
         return [result for result, _ in sampled]
 
     def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-        """Draw the same thing for each experiment, stacked along a first axis unless all draws are equal."""
+        """Draw for each experiment with equal arguments; stack the draws unless all are the same object."""
         return stacked(self.draw_each(draw, [arguments] * len(self._points)))
 
 
 def stacked(sampled: Sequence[Drawn]) -> Drawn:
     """Stack tensors, or mappings and dataclasses of tensors, along a new first axis.
 
-    If all are the same object, it is returned unstacked, to be broadcast.
+    If all are the same object, that object is returned unstacked, to be broadcast.
     """
     first: Any = sampled[0]
     if all(other is first for other in sampled):

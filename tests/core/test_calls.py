@@ -169,8 +169,8 @@ def unchecked(
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ((T(3, 7), T(3, 5)), "key has dim 5, query has dim 7: they must be equal"),
-        ((T(3, 7), T(5, 7), T(3, 7)), "value has 3 rows, key has 5 keys: they must be equal"),
+        ((T(3, 7), T(3, 5)), "key has dim 5, query has dim 7: both must be equal"),
+        ((T(3, 7), T(5, 7), T(3, 7)), "value has 3 rows, key has 5: both must have the same number"),
         ((T(2, 3, 7), T(3, 7)), "key has 2 axes, query has 3"),
         ((T(7), T(7)), "query has 1 axes"),
         ((T(5, 3, 7), T(3, 3, 7)), r"key has leading axes \(3,\), query has \(5,\)"),
@@ -180,7 +180,7 @@ def unchecked(
         ((T(3, 7), T(3, 7) + torch.nan), "key has entries that are NaN"),
         ((T(3, 7) + torch.inf, T(3, 7)), "query has entries that are NaN, infinite"),
         ((T(3, 7), T(3, 7), T(3, 7) + torch.nan), "value has entries that are NaN"),
-        ((T(3, 0), T(3, 0)), "query has dim 0: it must be at least 1"),
+        ((T(3, 0), T(3, 0)), r"the dim of query must be at least 1 \(got 0\)"),
         ((T(3, 7) + 1e15, T(3, 7) + 1e15), "scores may reach"),
     ],
 )

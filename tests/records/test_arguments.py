@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.attention_statistics,
         {"query": torch.ones(3, 2), "key": torch.ones(3, 2), "window": -1},
     ),
-    "query has dim 0: it must be at least 1": (
+    "the dim of query must be at least 1 (got 0)": (
         attncli.attention_statistics,
         {"query": torch.ones(3, 0), "key": torch.ones(3, 0)},
     ),

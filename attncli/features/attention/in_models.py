@@ -114,10 +114,10 @@ class ChosenLayer:
 
 
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """Read the texts for the queries and, with a decoder, for the encoder.
+    """Read the text for the queries and, if the model has a decoder, the text for its encoder.
 
-    Raises UserError if the model cannot read them, if the model lacks cross-attention, or if a named token is
-    not in the texts.
+    Raises UserError if the model cannot read the texts, if the model lacks cross-attention, or if a named
+    token is not in the texts.
     """
     if (file := spec.read_file) is not None:
         file_input = FileInput(file.name, texts.text, spec.truncate, is_cross=spec.reads_context)

@@ -270,7 +270,7 @@ def _moments_over_heads(
 
 
 def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
-    """Yield one line per active variant about how it affects the numbers above."""
+    """Yield one line per active variant about its effect on the numbers above."""
     on = spec.variants_on()
     if positions := spec.positions():
         yield from _position_notes(positions, spec.query_heads())
@@ -306,7 +306,7 @@ def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
 
 
 def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
-    """Report weights and output of softmax(query key^T scale) value; check unprojected ones with a loop."""
+    """Report softmax(query key^T scale) value and its weights; without projections, compare with a loop."""
     (source,) = embedded(spec, texts, draws)
     attention = _attention(spec, [source], draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}

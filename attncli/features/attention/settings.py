@@ -348,9 +348,9 @@ class SelfSpec(PositionSpec, AttentionSpec):
     )
     next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "from": "shows every query: attn heads --from TOKEN --to TOKEN ranks heads by one weight",
-        "to": "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
-        "top": "shows one head: attn heads --top {value} shows the first heads of a model",
+        "from": "shows every query: use attn heads --from TOKEN --to TOKEN to rank heads by one weight",
+        "to": "shows every key: use attn heads --to TOKEN to rank heads by the weight on one key",
+        "top": "shows one head: use attn heads --top {value} to show the first heads of a model",
     }
 
     def unmeasured(self) -> set[str]:
@@ -622,7 +622,7 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        """Report settings that belong to the other kind as contradictions; ignore other mistakes in them."""
+        """Report settings of the other kind as contradictions; ignore other mistakes in these settings."""
         inapplicable = [key for key in type(self).model_fields if key not in self.kind.model_fields]
         # With a model, even a switch set to off is refused: the model decides, for example, if it is causal.
         refused = (

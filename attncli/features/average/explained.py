@@ -81,7 +81,7 @@ def _loop(form: AverageForm, row: ExplainedRow) -> Step:
     )
     formula, totals = "y_i = Σ_j x_j, j seen by i", [("sum", "", *total[: len(dims)])]
     if form.aggregate == "mean":
-        prose += " Dividing the sum by their number gives the mean."
+        prose += " Dividing the sum by the number of vectors gives the mean."
         formula = "y_i = Σ_j x_j / n, j seen by i"
         totals.append(("mean", "", *(total / seen)[: len(dims)]))
     columns = {"token": range(seen), "text": row.report.tokens} | {str(d): source[:, d] for d in dims}
@@ -96,8 +96,8 @@ def _matrix(form: AverageForm, row: ExplainedRow) -> Step:
     ones, weights, source = _ones(form, row), _weights(form, row), row.whole("input")
     columns, sums = weighted_terms(weights, source)
     prose = (
-        "A row with a one for each visible token selects what the loop adds up. All rows form one matrix, "
-        "and a single product does the work of the loop for every token."
+        "A row with a one for each visible token selects the vectors that the loop adds up. All rows form "
+        "one matrix, and a single product does the work of the loop for every token."
     )
     if form.aggregate == "mean":
         columns, sums = {"one": ones, **columns}, ("sum", "", ones.sum(), *sums[2:])

@@ -29,13 +29,13 @@ def _ways_to_average(report: Report, display: Display) -> ScreenParts:
         differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
         cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
         columns = [
-            Column(("what it computes",), list(WAYS.values()), left=True),
+            Column(("computation",), list(WAYS.values()), left=True),
             Column(("difference from loop",), cells),
         ]
-        title = f"three ways to the same {report.spec.get('aggregate')}"
+        title = f"three ways to compute the same {report.spec.get('aggregate')}"
         yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
         if not any(number is not None and number > ROUNDING for number in differences):
-            agree = Paragraph("They agree up to rounding.", "line")
+            agree = Paragraph("The three ways agree up to rounding.", "line")
             yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
 
 

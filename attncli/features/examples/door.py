@@ -35,7 +35,7 @@ def examples(
 ) -> HeadExamples:
     """Find the texts and queries where a statistic of a head is strongest, weakest and typical.
 
-    The head is given as 5:11. The statistic is a row statistic, such as entropy, or a pattern, such as
+    `head` is a name such as 5:11; `statistic` is a row statistic, such as entropy, or a pattern, such as
     induction. Raises UserError for an unknown statistic, a head that the model does not have, and a model
     with two stacks.
     """

@@ -21,7 +21,10 @@ MOST_EACH = 5
 LEAST_WEIGHT = 0.1
 MOST_BESIDE = 8
 """The largest number of tokens on each side of a marked token."""
-LEGEND = "value, text (id or line), «query» and [key weight] for the largest weights; … marks omitted tokens"
+LEGEND = (
+    "Each line has a value, the id or line of a text, and its tokens: "
+    "« » marks the query, [ ] a key with a large weight, and … omitted tokens."
+)
 
 
 def _on_average(report: Report, display: Display) -> Iterator[str]:
@@ -61,7 +64,7 @@ def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Sec
         yield Drawing(TITLES.get(kind, plain_text(kind)), lines)
     yield Paragraph("", "dim")
     if left_out := len(result.rows) - num_drawn:
-        yield Paragraph(f"{counted(left_out, 'more example')}: --show all.", "note")
+        yield Paragraph(f"Not shown: {counted(left_out, 'more example')}. See --show all.", "note")
 
 
 def _kind(example: HeadExample) -> str:

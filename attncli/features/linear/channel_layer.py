@@ -137,7 +137,7 @@ class _SingleHead:
         self._fill_triangle(weights, queries, queries.start)
 
     def _passed(self, tokens: slice | int, origin: int) -> Float[Tensor, "*token channel"]:
-        """Return the time of tokens since `origin`."""
+        """Return the time at each token, minus the time at `origin`."""
         return (self.time[tokens] - self.time[origin]).to(self.step.dtype)
 
     def _most(self) -> int:

@@ -129,8 +129,8 @@ def _running(form: NormForm, report: Report) -> Step:
     }
     prose = (
         "A single example has no batch to be normalised with, so the layer keeps running statistics: they "
-        "start at mean 0 and variance 1, and each batch moves them toward its own by momentum. In eval mode "
-        "they replace the statistics of the batch."
+        "start at mean 0 and variance 1, and each batch moves them toward its own statistics by momentum. "
+        "In eval mode they replace the statistics of the batch."
     )
     shapes = tensor_shapes(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
     formula = "running = (1 - momentum) · running + momentum · new"
@@ -163,5 +163,5 @@ def _rms(form: NormForm, report: Report) -> Step:
         "divides each number by the root mean square of its example."
     )
     shapes = tensor_shapes(report.tensors, "input", "rms_norm")
-    formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"
+    formula, question = "x / √(Σ x² / n + eps)", "Why is no mean subtracted?"
     return Step("RMS norm", formula, prose, shapes, values, (table,), question)

@@ -60,11 +60,11 @@ class NormSpec(ExplainSpec):
         yield from super().contradictions()
         if self.kind in ("batch", "all") and self.batch_size == 1:
             message = (
-                "must be at least 2 for a variance over the batch (got 1), or set `kind` to layer or rms"
+                "must be at least 2 for a variance over the batch (got 1), unless `kind` is layer or rms"
             )
             yield contradiction("batch_size", message, "kind")
         if self.kind in ("layer", "all") and self.num_features == 1 and self.variance == "unbiased":
-            message = "must be at least 2 for an unbiased variance (got 1), or set `variance` to biased"
+            message = "must be at least 2 for an unbiased variance (got 1), unless `variance` is biased"
             yield contradiction("num_features", message, "variance", "kind")
 
 
@@ -96,13 +96,14 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     notes = []
     if spec.kind != "rms":
         notes.append(
-            "Divided by the unbiased standard deviation (n - 1); torch's own layers use the biased one."
+            "Batch and layer norm divide by the unbiased standard deviation (n - 1); torch's own layers "
+            "divide by the biased one (n)."
             if spec.variance == "unbiased"
-            else "Divided by the biased standard deviation (n), as torch's own layers do."
+            else "Batch and layer norm divide by the biased standard deviation (n), as torch's own layers do."
         )
     if result.running:
         notes.append(
-            "Running statistics: the mean and unbiased variance one step after 0 and 1; eval mode uses them."
+            "Eval mode uses the running mean and unbiased variance, one step after their start at 0 and 1."
         )
     outputs = {"input": data, **result.outputs}
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}

@@ -18,9 +18,9 @@ BIASED = "The table's std divides by n - 1, the norms by n, so the std after a n
 
 SENTENCES = {
     "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
-    "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
+    "batch_norm_eval": "In eval mode, batch norm uses running statistics instead of the batch's.",
     "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
-    "rms_norm": "RMS norm divides each example by its root mean square and keeps its mean.",
+    "rms_norm": "RMS norm divides each example by its root mean square; no mean is subtracted.",
 }
 
 

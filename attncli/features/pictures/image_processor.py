@@ -52,17 +52,17 @@ def image_processor(pretrained: Pretrained) -> Any:
 
 @dataclass(frozen=True)
 class AxisSources:
-    """The positions of numbers along an axis of a picture, as shares of its length, with NaN for padding."""
+    """The positions of numbers along an axis of a picture, as shares of the axis, with NaN for padding."""
 
     shares: Tensor
     step: float
-    """The resolution of the shares, which are multiples of it, up to resampling."""
+    """The resolution of the shares: apart from resampling, each share is a multiple of this number."""
 
 
 class Processing:
     """A processor, and the places in a picture that its output numbers come from.
 
-    `beside` contains further inputs of the processor, such as a text, which it tokenizes.
+    `beside` contains further inputs of the processor, such as a text, which the processor tokenizes.
     """
 
     def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
@@ -100,7 +100,7 @@ class Processing:
         def shares(axis: int, low: float, high: float) -> Tensor:
             """Return the positions between two shares of an axis.
 
-            They are measured with a picture that brightens from one share to the other.
+            The positions are measured with a picture that brightens from one share to the other.
             """
             at = (np.arange(size[axis]) + 0.5) / size[axis]
             grey = (255 * ((at - low) / (high - low)).clip(0, 1)).round().astype(np.uint8)
@@ -110,7 +110,7 @@ class Processing:
             seen = brightness[~is_padding]
             if not len(seen) or seen.min() < -TOLERANCE or seen.max() > 1 + TOLERANCE:
                 raise UserError(
-                    f"image: {self.name} adapts colours to the picture: attn cannot locate its tokens"
+                    f"image: {self.name} adapts colours to the picture, so attn cannot locate its tokens"
                 )
             return low + (high - low) * brightness
 
@@ -135,7 +135,7 @@ class Processing:
         pixels = named_pixels(self.inputs(image))[1].double()
         if pixels.shape != like.shape:
             raise UserError(
-                f"image: {self.name} cuts each picture differently: attn cannot locate its tokens"
+                f"image: {self.name} cuts each picture differently, so attn cannot locate its tokens"
             )
         return pixels
 

@@ -135,7 +135,7 @@ def read_picture_to_write(
     if text:
         raise UserError(f"sentence: {pretrained.name} describes a picture without any text: omit the text")
     if all(layer_kind(name) != "cross" for name, _ in writer.model.named_modules()):
-        reason = "gives its decoder vectors that summarise the whole picture, so they have no place in it"
+        reason = "gives its decoder vectors that summarise the whole picture, so these have no place in it"
         raise UserError(f"model: {model.config.model_type} {reason}")
     nothing = ModelText((), torch.empty(0, dtype=torch.long))
     return replace(_read_captioned(pretrained, _opened_picture(file), nothing), part=writer.part)
@@ -286,7 +286,7 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 def _opened_reader(pretrained: Pretrained) -> Any:
     """Return the processor for texts and pictures, of the class for this kind of model.
 
-    Its part for videos, which needs torchvision, is left out.
+    The processor's part for videos, which needs torchvision, is left out.
     """
     source = pretrained.source
     if not isinstance(source, str):
@@ -314,12 +314,12 @@ def _opened_reader(pretrained: Pretrained) -> Any:
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """Read a picture with the vision part. Raises UserError if the processor cuts the picture into pieces."""
+    """Read a picture with the vision part. Raises UserError if the processor cuts pictures into parts."""
     part = part_that_sees(pretrained)
     processing = cached_processing(image_processor(part), part.name)
     inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)
     if part is not pretrained and inputs[name].ndim > IMAGE_AXES:
-        raise UserError(f"image: {part.name} reads pictures in pieces: add a text")
+        raise UserError(f"image: {part.name} cuts pictures into parts: add a text")
     inputs = {key: tensor.to(part.device) for key, tensor in inputs.items()}
     inputs[name] = inputs[name].to(part.model.dtype)
     placed = placed_tokens(part.model, inputs, opened, processing, name=name)

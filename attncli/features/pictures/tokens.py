@@ -125,7 +125,7 @@ def _first_layer(
             queries.append(attention.query)
             raise StopCapture
         if attention.shape[2] != attention.shape[3]:
-            raise CannotShow("it pools the picture by another attention, so its tokens have no place")
+            raise CannotShow("it pools the picture by another attention, so no token has a place")
         return attention.expanded()[1]
 
     full_inputs = {**inputs, name: pixels}
@@ -179,10 +179,11 @@ DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
 
 
 def _contributing_tokens(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """Return, for each tensor, the token that each number contributes to, and the share with several tokens.
+    """Return, for each tensor, the token that each number contributes to, and the share of mixed numbers.
 
-    The token is -1 for a number that contributes to none. d/dx sum_t c_t f_t, divided by the same with c = 1,
-    is c_t for the token t that a number x contributes to, so each digit of t takes one gradient.
+    A mixed number contributes to several tokens. For such a number, and for one that contributes to no token,
+    the token is -1. d/dx sum_t c_t f_t, divided by the same derivative with c = 1, is c_t for the token t
+    that a number x contributes to, so each digit of t takes one gradient.
     """
     if not sources:
         return []

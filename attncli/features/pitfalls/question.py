@@ -45,7 +45,7 @@ PITFALLS = {
         ("score_variance", "mean_max_weight"),
     ),
     "merged-heads": Pitfall(
-        "heads viewed before they are moved back: tokens mix",
+        "view before the head axis is moved back: tokens mix",
         "Heads viewed as (token, head * dim) without moving the head axis back: tokens are mixed.",
         "difference_from_input",
         "Split and merge: the result must equal the input. Checking only the shapes is not enough.",
@@ -67,7 +67,7 @@ PITFALLS = {
         ("row_sum_error", "column_sum_error"),
     ),
     "late-mask": Pitfall(
-        "masked after the softmax: rows do not sum to one",
+        "mask after the softmax: rows do not sum to one",
         "A mask after the softmax, without renormalising: rows lose the weight of the hidden keys.",
         "smallest_row_sum",
         "weights.sum(-1) must be all ones after the mask, too: hide scores with -inf before the softmax.",
@@ -96,7 +96,7 @@ class PitfallsSpec(TextSpec):
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
     pitfall: Annotated[PitfallName | None, Everyday()] = Field(
-        None, description="mistake to show, with wrong beside right (default: one line per mistake)"
+        None, description="mistake to show, wrong beside right (default: a list of all mistakes)"
     )
     num_heads: Annotated[Size, Everyday()] = Field(4, description="number of heads to split and merge")
 
@@ -164,12 +164,12 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
             for name, pitfall in PITFALLS.items()
             for result in [compared(name).result]
         ]
-        about = "attn pitfalls NAME shows one mistake, wrong beside right, and how to notice it."
+        about = "Use attn pitfalls NAME to show one mistake, wrong beside right, and how to notice it."
         return build_report(spec, texts, {}, Mistakes(pitfalls=MistakeLine.rows(lines)), [], about=about)
     pitfall, both = PITFALLS[spec.pitfall], compared(spec.pitfall)
-    notes = [f"The metric {pitfall.metric} exposes it. How to notice it: {pitfall.notice}"]
+    notes = [f"The metric {pitfall.metric} exposes the mistake. How to notice it: {pitfall.notice}"]
     if both.result.wrong[pitfall.metric] == both.result.right[pitfall.metric]:
-        notes.append("Here the metric is the same both ways: these settings do not expose the mistake.")
+        notes.append("With these settings, both ways give the same metric, so the mistake is not exposed.")
     weights = both.weights
     tensors = {} if weights is None else {"weights": named(weights, "query", "key", mask=Mask())}
     for name, ways in both.pairs.items():

@@ -31,7 +31,7 @@ def _what_goes_wrong(report: Report, rows: Records[MistakeLine], display: Displa
         wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
         statistic = plain_text(row.figure).replace("_", " ")
         lines += [plain_text(row.mistake), f"{statistic} {wrong}, not {right}"]
-    return [Column(("what goes wrong",), lines, left=True)]
+    return [Column(("mistake and metric",), lines, left=True)]
 
 
 def _about_it(report: Report, display: Display) -> Iterator[str]:

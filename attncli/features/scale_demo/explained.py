@@ -71,8 +71,8 @@ def _variances(report: Report, sizes: Sequence[NamedSize]) -> Step:
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
     table = terms("variance of all entries", columns, most=len(rows))
     prose = (
-        "A factor on the scores multiplies their variance by its square. The variance is unbiased: divided "
-        "by n - 1. While it is near 1, softmax stays diffuse."
+        "A factor on the scores multiplies their variance by its square. While the variance "
+        "is near 1, softmax stays diffuse. The variance is unbiased: divided by n - 1."
     )
     formula, question = "variance = Σ (x - mean)² / (n - 1)", "Why the root of head_dim?"
     return Step("Variance", formula, prose, (), values, (table,), question)

@@ -76,7 +76,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
         cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
         header = f"× {row.factor:g}"
         columns.append(Column((header,), [*cells, fixed(row.gradient_norm, precision)], left=True))
-    title = "softmax(logits × factor): larger factors sharpen it, and its gradient fades"
+    title = "softmax(logits × factor) sharpens as the factor grows, and its gradient fades"
     return Grid(title, label, columns).first_group(display.width)
 
 

@@ -27,9 +27,9 @@ from attncli.system.files import open_file, read_whole
 RATES = 1_000, 768_000
 """Allowed sampling rates, from telegraphs to laboratories. Other values indicate a damaged header."""
 MOST_SECONDS = 1800.0
-"""The limit for models that have none: half an hour is 90,000 tokens of 20 ms."""
+"""The limit for models without a limit of their own: half an hour is 90,000 tokens of 20 ms."""
 PIECE_SECONDS, PIECE_NUMBERS, MOST_CHANNELS = 30, 2**24, 64
-"""Sizes of the pieces of a file, in seconds and in values of all channels, and the most channels."""
+"""The largest size of a piece of a file, in seconds and in values, and the largest number of channels."""
 SIZES = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 """Sizes in the log of libsndfile: bytes of sound in the header of a WAV or AIFF, and in the file."""
 STREAM_SIZE = 0x7FFF0000
@@ -177,7 +177,7 @@ def _truncation_notes(name: str, log: str) -> list[str]:
     """Return a note if a file is truncated according to the log of libsndfile."""
     sizes = SIZES.search(log)
     if sizes is not None and int(sizes[2]) < int(sizes[1]) < STREAM_SIZE:
-        size = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes in its header"
+        size = f"{int(sizes[2]):,} of the {int(sizes[1]):,} bytes that its header declares"
         return [f"{name}: is truncated: it has {size}."]
     if END_MISSING in log:
         return [f"{name}: is truncated: the end mark of its stream is missing."]
@@ -196,8 +196,8 @@ def open_sound(
     """Read a sound file (WAV, FLAC, OGG), average its channels and resample it to `rate`.
 
     Raises UserError, at `key`, for a file that is not a sound, is damaged or contains NaN. A sound longer
-    than `most_seconds`, the limit of `reader`, also raises UserError, unless `truncate` is set, which only
-    keeps the beginning.
+    than `most_seconds`, the limit of `reader`, also raises UserError, unless `truncate` is set: then only the
+    beginning is read.
     """
     most = MOST_SECONDS if most_seconds is None else most_seconds
     with SoundStream(file, rate, key=key) as stream:
@@ -217,7 +217,7 @@ def open_sound(
 
 def too_long(file: str, seconds: float, most: float, reader: str) -> str:
     """Return a message about a sound that is too long, with the remedies."""
-    cut = f"use `truncate` to read only its beginning, or cut it: sox {file} part.wav trim 0 {most:g}"
+    cut = f"use `truncate` to read only its beginning, or cut the file: sox {file} part.wav trim 0 {most:g}"
     return f"is {seconds:,.2f} s long, but {reader} reads at most {most:g} s: {cut}"
 
 
@@ -231,7 +231,7 @@ def _opened_extractor(source: str, name: str) -> Any:
 def feature_extractor(pretrained: Pretrained) -> Any:
     """Return the feature extractor of a model.
 
-    Raises UserError if the model has none, or one that is not for sound.
+    Raises UserError if the model has no feature extractor, or if the extractor is not for sound.
     """
     source = pretrained.source
     if source is None or (isinstance(source, str) and Path(source).is_file()):

@@ -85,7 +85,7 @@ class HeardSound(Origin):
         return token_before_words(pretrained)
 
     def at(self, seconds: float) -> int | None:
-        """Return the first token at a time, or None for a time outside the tokens."""
+        """Return the first token that covers a time, or None for a time outside the tokens."""
         since = (seconds - self.begins + SAME_MOMENT).tolist()
         return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
 
@@ -371,8 +371,8 @@ def read_sound(
     `text` is None, only the encoder runs.
 
     Raises UserError for a file that is not a sound, for a model that does not read sound, and for a text
-    without a decoder. A sound that is too long for the model also raises UserError, unless `truncate` is set,
-    which only keeps the beginning.
+    without a decoder. A sound that is too long for the model also raises UserError, unless `truncate` is set:
+    then only the beginning is read.
     """
     return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
@@ -480,7 +480,8 @@ def _transcript(
     words = [number for number in written.ids if number not in special and number < vocabulary]
     if not words:
         raise UserError(
-            f"sound: {pretrained.name} hears no words in it: supply the words with `sentence` or `file`"
+            f"sound: {pretrained.name} hears no words in the sound: "
+            "supply the words with `sentence` or `file`"
         )
     return words, written.encoded
 

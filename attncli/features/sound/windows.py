@@ -43,7 +43,10 @@ FLOOR = 2.0
 TO_LISTEN = 0.05
 """The share of the work that is spent on finding the loudest point, before the first window."""
 CONTEXT = 2
-"""The number of frames on either side with the samples of a frame; half a Fourier window is 1.25 frames."""
+"""The number of neighbours on either side that share samples with a frame.
+
+Half a Fourier window is 1.25 frames.
+"""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def spoken_words(
         if not isinstance(sound, Reading) and pretrained.has_decoder:
             long = longer_than_heard(pretrained, fspath(sound))
             if long is not None and text:
-                problem = "a text must fit in one window: cut the sound, or leave out the text"
+                problem = "a text must fit in one window: cut the sound, or omit the text"
                 raise UserError(f"sound: {long.file} is {long.seconds:,.2f} s long: {problem}")
             if long is not None:
                 windows = spoken_windows(pretrained, long.file, progress)

@@ -17,8 +17,8 @@ from attncli.system.plain_text import counted
 PICTURE_RATE = 16_000
 """The sampling rate of a spectrogram, independent of the model."""
 HOW_TO_READ = (
-    "error: median distance between the beginnings of words and their known times, for each head. "
-    "concentration: Yeh et al. 2025 (2509.09987)."
+    "The error of a head is the median distance between the word onsets that it finds and the known onsets. "
+    "Concentration is defined in Yeh et al. 2025 (2509.09987)."
 )
 
 

@@ -23,10 +23,10 @@ class SpokenWord(Record):
 class AligningHead(Record):
     """A cross-attention head, and how well it times words.
 
-    `error` is the median distance between the word onsets that it finds and the known ones; `shift` is the
+    `error` is the median distance between the onsets that the head finds and the known ones; `shift` is the
     median signed distance (positive means later). `concentration` is the criterion of Yeh et al. 2025
-    (2509.09987): the sum of the norms of the columns and rows of its weights. `is_published` is True if the
-    model's generation_config.json names it.
+    (2509.09987): the sum of the norms of the columns and rows of the head's weights. `is_published` is True
+    if the model's generation_config.json lists the head.
     """
 
     stack: str
@@ -40,7 +40,7 @@ class AligningHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SpokenWords(Result):
-    """The words of a sound in order; `seconds` is its duration, and `step` is the time between two frames."""
+    """The words of a sound in order, its duration `seconds`, and the time `step` between two frames."""
 
     words: Records[SpokenWord] = group()
     seconds: float = number("sound")
@@ -54,8 +54,8 @@ class AligningHeads(Result):
     """The cross-attention heads on speech with known times, best first.
 
     `error_of_found` is the median error of the beginnings of all words with the first `num_found` heads
-    together, and `error_of_published` is that of the heads in the model's generation_config.json, or None if
-    it has none; `published_among_first` of those heads are among the first eight.
+    together, and `error_of_published` is the error with the heads in the model's generation_config.json, or
+    None if that file lists no heads; `published_among_first` of these heads are among the first eight.
     """
 
     heads: Records[AligningHead] = group()

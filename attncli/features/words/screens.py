@@ -63,7 +63,7 @@ WORDS_SCREEN = FirstScreen(
                 NumberCells("probability", decimals=DECIMALS),
             ),
             label=TextCells("word", most=MOST_WORD),
-            left_out=lambda rows, total: f"{total - len(rows)} more words: --show all.",
+            left_out=lambda rows, total: f"Not shown: {total - len(rows)} more words. See --show all.",
             usual=MOST_WORDS,
         ),
         Notes(),
@@ -81,12 +81,12 @@ def _heads_read(report: Report) -> str:
 def _together(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(AligningHeads)
     error = f"{1000 * result.error_of_found:.0f} ms"
-    first = f"Median error of the first {result.num_found} heads together: {error}"
+    first = f"The median error is {error} for the first {result.num_found} heads together"
     if result.error_of_published is None:
         yield f"{first}."
         return
-    published = f"the {result.num_published} published heads: {1000 * result.error_of_published:.0f} ms"
-    yield f"{first}; {published}; {result.published_among_first} heads are in both."
+    published = f"{1000 * result.error_of_published:.0f} ms for the {result.num_published} published heads"
+    yield f"{first} and {published}; {result.published_among_first} heads are in both groups."
 
 
 ALIGNING_SCREEN = FirstScreen(
@@ -102,7 +102,7 @@ ALIGNING_SCREEN = FirstScreen(
                 NumberCells("concentration"),
             ),
             label=HeadLabel(has_stacks=False),
-            left_out=lambda rows, total: f"{total - len(rows)} more heads: --show all.",
+            left_out=lambda rows, total: f"Not shown: {total - len(rows)} more heads. See --show all.",
             usual=MOST_HEADS,
         ),
         Sentences(_together),

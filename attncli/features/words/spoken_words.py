@@ -544,7 +544,7 @@ def _begin_errors(
         place += count
     if len(word_begins) != len(timed.begins):
         got = f"{len(word_begins)} words instead of {len(timed.begins)}"
-        raise UserError(f"speech: {timed.file}: {pretrained.name} splits it into {got}")
+        raise UserError(f"speech: {timed.file}: {pretrained.name} splits its text into {got}")
     return [begin - known for begin, known in zip(word_begins, timed.begins, strict=True)]
 
 

@@ -81,7 +81,7 @@ def test_parts_of_a_picture_lie_on_one_picture(tmp_path: Path, attn: Attn) -> No
     assert second[0] == pytest.approx(40, abs=0.3)
     assert any("in 5 parts" in note for note in found["notes"])
     alone = attn(["heads", "--model", str(tmp_path / "model"), "--image", str(tmp_path / "picture.png")])
-    assert alone.code == 2 and alone.err.endswith("(vision_tower) reads pictures in pieces: add a text\n")
+    assert alone.code == 2 and alone.err.endswith("(vision_tower) cuts pictures into parts: add a text\n")
 
 
 TEMPLATE = (

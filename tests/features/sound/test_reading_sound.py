@@ -243,7 +243,7 @@ def test_files_that_are_not_sounds_are_refused(tmp_path: Path, noise: Path) -> N
     long = _written(tmp_path / "long.wav", np.zeros(8000 * 31, dtype=np.int16), 8000)
     reason = (
         r"is 31.00 s long, but whisper reads at most 30 s: use `truncate` to read only its "
-        r"beginning, or cut it: sox"
+        r"beginning, or cut the file: sox"
     )
     with pytest.raises(UserError, match=reason):
         open_sound(str(long), 16_000, most_seconds=30.0, reader="whisper")
@@ -285,8 +285,8 @@ def test_resampling_in_pieces_matches_the_whole(
 @pytest.mark.parametrize(
     ("name", "how", "said"),
     [
-        ("cut.wav", {}, "is truncated: it has 21,318 of the 32,000 bytes in its header."),
-        ("cut.aiff", {}, "is truncated: it has 21,323 of the 32,008 bytes in its header."),
+        ("cut.wav", {}, "is truncated: it has 21,318 of the 32,000 bytes that its header declares."),
+        ("cut.aiff", {}, "is truncated: it has 21,323 of the 32,008 bytes that its header declares."),
         ("cut.ogg", {"count": 160_000}, "is truncated: the end mark of its stream is missing."),
     ],
 )
