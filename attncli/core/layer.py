@@ -122,7 +122,7 @@ class Visibility:
         return self.block(queries, keys)
 
     def span(self, queries: slice) -> tuple[slice, slice]:
-        """The keys that some of these queries may see, and the subset that some of these queries do not see.
+        """The keys that some of these queries may see, and the subset that is hidden from some of them.
 
         Keys after the last query (if causal) and before the first query's window cost nothing.
         """
@@ -354,9 +354,8 @@ FEW_ENTRIES = 4096
 class Patterns:
     """Named patterns on texts of equal length, with `ids` as both queries and keys.
 
-    `plane` is the position of each token on a grid, which is the same for all texts; see `Rows`. `seconds` is
-    the start time of each token, which is the same for all texts. If `looks_ahead`, queries see later keys,
-    too, which determines which rows count.
+    `plane` has the position of each token on a grid (see `Rows`), and `seconds` its start time; both are
+    equal for all texts. If `looks_ahead`, queries also see later keys, and other rows count.
     """
 
     names: tuple[str, ...]

@@ -34,7 +34,7 @@ def split_mask(
 
 
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
-    """The number in each row at or below which entries hide: HIDES, or the row's largest entry plus HIDES.
+    """The number at or below which a row's entries hide keys: HIDES, or the row's largest entry plus HIDES.
 
     The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
     last.

@@ -404,7 +404,7 @@ def tiles(
 
 
 def select_part(tensor: Tensor, *parts: slice) -> Tensor:
-    """Select these parts of the tensor's first axes; return the tensor itself if they cover it."""
+    """Select these parts of the tensor's first axes; return the tensor itself if they cover it all."""
     if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
         return tensor
     return tensor[parts]

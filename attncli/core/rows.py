@@ -362,7 +362,7 @@ class PooledMaps:
 
 
 class PatternMass:
-    """Each head's weight on each pattern, as a matrix product because it is linear in the weights."""
+    """Each head's weight on each pattern, computed as a matrix product, because the sum is linear."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.patterns is not None

@@ -156,7 +156,7 @@ def threads_that_run() -> AbstractContextManager[object]:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Turn off the caller's autocast on every device inside the block: it would change the numbers."""
+    """Turn off the caller's autocast on every device inside the block: autocast would change the numbers."""
     import torch
 
     kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

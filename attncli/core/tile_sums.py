@@ -553,7 +553,7 @@ class TileSizes:
 
     @classmethod
     def suited_to(cls, num_keys: int, like: Tensor) -> "TileSizes":
-        """Choose wide tiles for short rows, which torch searches singly, else tiles that fit the caches."""
+        """Choose wide tiles for short rows, which torch searches singly, or tiles that fit the caches."""
         is_compiled = tile_pass_for(like) is COMPILED
         return cls(keys=2048) if num_keys <= SHORT_ROW and not is_compiled else cls()
 
@@ -568,7 +568,7 @@ def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSize
 def score_tiles(
     head: ScaledHead, block: QueryBlock, sizes: TileSizes, scratch: Scratch
 ) -> Iterator[ScoreTile]:
-    """Yield the block's scores with the keys that it sees, one tile at a time; each overwrites the last."""
+    """Yield the block's scores with the keys that it sees, one tile at a time, in the same buffer."""
     unmasked, ends = head.visibility.unmasked, cache_ends(head.visibility.num_keys)
     position = unmasked.to(head.mean_key.dtype)
     size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(unmasked))

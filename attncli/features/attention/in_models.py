@@ -150,7 +150,7 @@ def _explained_position(spec: AttentionOfModel, reading: Reading, pretrained: Pr
 
 
 def _with_default_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
-    """The spec with the model's most informative head if it reads a file and names neither layer nor head."""
+    """The spec, with the model's most informative head if it reads a file but names no layer or head."""
     if spec.read_file is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
         return spec
     place = OPENERS[spec.read_file.what].telling_head(pretrained)

@@ -361,7 +361,7 @@ def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
     """Report the weights (query, key) from sentence tokens to context tokens, and each query's output."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
-    note = "Cross-attention takes keys and values from another source: columns are the context's tokens."
+    note = "Cross-attention takes keys and values from another source: the columns are the context's tokens."
     return build_report(spec, texts, tensors, attention.statistics, [note, *attention.notes])
 
 

@@ -170,7 +170,7 @@ ProjectionName = Literal["query", "key", "value"]
 ExplainedHead = Annotated[
     HeadNumber | None,
     Heading("Output"),
-    Everyday("with --explain: head, from 0"),
+    Everyday("with --explain: the head, counted from 0"),
     Field(description="head to explain, from 0 (default: 0); in a model as LAYER:HEAD"),
 ]
 
@@ -197,7 +197,9 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     value_dim: Size = Field(
         default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
     )
-    scale: Annotated[Scale, Heading("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
+    scale: Annotated[
+        Scale, Heading("Variants"), Everyday("score factor: sqrt, fourth-root, none, or a number")
+    ] = Field(
         "sqrt",
         description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
         "head_dim^-1/4), none, or a number",
@@ -587,7 +589,9 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
 
     rare_keys = frozenset(FILE_SETTINGS)
 
-    layer: Annotated[Layer, Everyday("layer of the model, from 0")] = Field(default_factory=zero_with_model)
+    layer: Annotated[Layer, Everyday("layer of the model, counted from 0")] = Field(
+        default_factory=zero_with_model
+    )
     head: ExplainedHead = None
 
 

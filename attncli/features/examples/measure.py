@@ -63,7 +63,7 @@ def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained
     way = capture(pretrained.model, pretrained.inputs(readings), take)
     if not weights:
         if not num_heads:
-            raise UserError(f"model: {pretrained.name} shows no attention")
+            raise UserError(f"model: no attention can be read from {pretrained.name}")
         heads = f"{head_range(num_heads)} in {pretrained.name}"
         raise UserError(f"head: {heads} (got {sought.layer}:{sought.head})")
     return weights[0]._replace(notes=way.notes())

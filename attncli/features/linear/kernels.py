@@ -71,7 +71,7 @@ def _delta_rule(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer
 
 
 KIMI_CHUNK = 64
-"""Kimi's kernel makes a tensor with the decay between any two of this number of tokens, per channel."""
+"""The number of tokens per chunk of Kimi's kernel, which stores each channel's decay between any two."""
 
 
 def _mamba2(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:

@@ -37,8 +37,8 @@ class NormSpec(ExplainSpec):
     )
     batch_size: Annotated[Size, Everyday()] = Field(32, description="number of examples")
     num_features: Annotated[Size, Everyday()] = Field(100, description="features per example")
-    eps: Annotated[float, Everyday("added to the variance")] = Field(
-        1e-5, gt=0, description="added to the variance to avoid division by zero"
+    eps: Annotated[float, Everyday("number added to the variance")] = Field(
+        1e-5, gt=0, description="number added to the variance to avoid division by zero"
     )
     momentum: Annotated[float, Everyday("weight of this batch in the running mean")] = Field(
         0.1, ge=0, le=1, description="weight of this batch in the running mean and variance"

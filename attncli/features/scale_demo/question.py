@@ -48,12 +48,12 @@ class ScaleDemoSpec(ExplainSpec):
 
     num_tokens: Annotated[Size, Everyday()] = Field(8, description="number of queries and keys per sequence")
     batch_size: Annotated[Size, Everyday()] = Field(4, description="number of sequences")
-    head_dim: Annotated[Sizes, Everyday("size of query and key; may be repeated")] = Field(
+    head_dim: Annotated[Sizes, Everyday("one or more sizes of query and key")] = Field(
         [4, 16, 64, 256],
         min_length=1,
         description="size of query and key; with several sizes statistics.variance is a list",
     )
-    scale: Annotated[Scale, Everyday("sqrt, fourth-root, none, or a number")] = Field(
+    scale: Annotated[Scale, Everyday("score factor: sqrt, fourth-root, none, or a number")] = Field(
         "sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number"
     )
     logits: Annotated[list[float], Everyday("logits to sharpen")] = Field(

@@ -262,7 +262,7 @@ def max_seconds(extractor: Any) -> float | None:
 def sound_features(
     extractor: Any, samples: Float[np.ndarray, " sample"], name: str, **how: Any
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Return the tensors that a feature extractor makes from a sound. Raises UserError if it fails."""
+    """Return the tensors that an extractor makes from a sound. Raises UserError if the extractor fails."""
     try:
         with quiet_warnings():
             made = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt", **how)

@@ -483,7 +483,7 @@ def rank_heads(
     speech: Sequence[TimedSpeech],
     progress: Callable[[float], None] | None = None,
 ) -> AligningHeads:
-    """Rank the cross-attention heads by the median error of the word beginnings they give.
+    """Rank the cross-attention heads by the median error of the word beginnings that each head finds.
 
     The first NUM_BEST heads are saved in the user's cache, under the digest of the model's weights.
     """
