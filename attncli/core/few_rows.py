@@ -22,7 +22,7 @@ def write_products(
 ) -> None:
     """Write rows W^T, in float32, into the columns of the output beginning at `start`.
 
-    The weight is widened in registers if the library was built; otherwise torch widens the whole weight.
+    The weight is widened in registers if the library was built; if it was not, torch widens the whole weight.
     """
     compiled = library(FEW_ROWS)
     if compiled is None:

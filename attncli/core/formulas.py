@@ -87,7 +87,7 @@ class Rows:
     """Rows of the weights p of some queries on a run of adjacent keys; keys outside the run have weight 0.
 
     `queries` and `keys` are positions, `visible` is the number of keys that each query may see. `softmax` is
-    present if the weights were computed from scores; otherwise weights may be negative. `num_keys` counts all
+    present if the weights were computed from scores; if not, weights may be negative. `num_keys` counts all
     keys if the run covers only some of them; `max_scores` is the largest score of each row, if the scores are
     known. `plane` holds the places of the tokens on a grid.
     """

@@ -49,7 +49,7 @@ Keys = Int[Tensor, " key"]
 
 
 MAX_CACHED_QUERIES = 1024
-"""The number of queries up to which each block's visible keys are cached: all layers of a model use them."""
+"""The number of queries up to which each block's visible keys are cached: all layers use these keys."""
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ def rotate(vectors: Float[Tensor, "*batch token dim"], *, base: float) -> Float[
 def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     """2^(-8/n), 2^(-16/n), ..., 2^-8 if the number of heads n is a power of two.
 
-    Otherwise the slopes for the next lower power of two, then every second slope for the next higher one, as
-    in the authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409), section 3.
+    If n is not a power of two, the slopes for the next lower power of two, then every second slope for the
+    next higher one, as in the authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409),
+    section 3.
     """
     below = 2 ** (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]

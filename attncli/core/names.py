@@ -21,7 +21,7 @@ ActivationNames = Literal["transformer_lens", "nnsight"]
 WholeRows = Literal["none", "mean", "heads"]
 """Which whole rows of weights to save while a model generates."""
 MAX_KEYS_PER_HEAD = 128
-"""The number of keys up to which each head's weights are saved; beyond it, only their mean over heads."""
+"""With at most this many keys, each head's weights are saved; with more keys, only their mean over heads."""
 
 
 class RowStatistic(NamedTuple):

@@ -1,8 +1,8 @@
 """Temporary changes to the whole process, safe while other threads compute or fork.
 
 This module does not import torch. Python's warnings, standard error and the parts of torch that transformers
-replaces while it loads a model are shared by all threads. Only one thread may change them at a time, or
-several that need the same change.
+replaces while it loads a model are shared by all threads. At any time, only one thread may change this state,
+or several threads that need the same change.
 """
 
 import os

@@ -48,7 +48,7 @@ class Progress(Protocol):
         """Show a permanent line when a part is finished."""
 
     def begin_layer(self, number: int, count: int, /) -> None:
-        """Report the start of one of `count` layers of a model whose layers are read as it runs."""
+        """Report the start of one of `count` layers of a model that reads its layers while it runs."""
 
 
 class Work:

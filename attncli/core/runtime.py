@@ -100,8 +100,8 @@ def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
     """Set the number of torch threads for the calling thread, and return MKL's previous number.
 
     torch.set_num_threads would also apply to every thread that begins later, including the caller's. OpenMP
-    and MKL keep a number per thread (MKL's is 0 if it follows OpenMP's); a torch built without them is left
-    unchanged.
+    and MKL keep a number per thread (MKL's number is 0 if MKL follows OpenMP); a torch built without them is
+    left unchanged.
     """
     import torch
 
@@ -147,7 +147,7 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def threads_that_run() -> AbstractContextManager[object]:
-    """Use one torch thread in a forked process; otherwise leave the number unchanged.
+    """Use one torch thread in a forked process; leave the number unchanged in any other process.
 
     In the child of a fork, GNU's OpenMP waits forever for the threads of its parent.
     """

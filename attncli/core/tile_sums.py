@@ -81,7 +81,7 @@ class HeadMask:
 
 
 GROUPS_PER_KEY = 64
-"""torch.topk finds k of n in one sweep from n = 64 k on; below that it partitions, which takes longer."""
+"""torch.topk finds k of n in one sweep from n = 64 k on; for smaller n it partitions, which takes longer."""
 
 
 def keep_top(

@@ -360,7 +360,7 @@ class StreamPlan:
     like: Tensor
 
     def blocks(self) -> list[slice]:
-        """The queries of each job, the last first because under a causal mask they take longest."""
+        """The queries of each job, the last queries first because these take longest under a causal mask."""
         return list(slices(self.num_queries, self.sizes.queries))[::-1]
 
 

@@ -48,7 +48,7 @@ def terms(
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
-    """Build a table from columns; if it has over 12 rows, keep only the first, last and notable ones."""
+    """Build a table from columns; of over 12 rows, keep only the first, the last and the notable rows."""
     count = len(next(iter(columns.values())))
     rows: Sequence[int] = range(count if most is None else min(most, count))
     if most is None and count > MOST_ROWS:
@@ -354,7 +354,7 @@ def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step
     if form.window is not None:
         prose += " The window hides keys that are too far away."
     if not hidden.any():
-        prose += f" Query {row.token} sees every key; choose an earlier one with --token."
+        prose += f" Query {row.token} sees every key; choose an earlier token with --token."
     columns: TermColumns = {
         "score": scores.finished,
         "sees": ["no" if h else "yes" for h in hidden],
@@ -432,7 +432,7 @@ def no_softmax_step(row: ExplainedRow) -> Step:
     scores = row.query_row("scaled_scores")
     weights = np.where(np.isneginf(scores), 0.0, scores)
     prose = (
-        "Without a softmax, the scores are the weights: they may be negative and sum to anything; hidden "
+        "Without a softmax, the scores are the weights: they may be negative and have any sum; hidden "
         "weights are 0."
     )
     table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))

@@ -85,8 +85,8 @@ def sample_projections(
     """Sample the projections for query, key and value, in this order; sizes are (dim,) or (heads, dim).
 
     linear: like one torch.nn.Linear without bias, in the layout (dim, embed); if there are several heads, the
-    rows are split among them: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim,
-    embed).
+    rows are split among the heads: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head,
+    dim, embed).
     """
     projections = {}
     for name in order:
@@ -288,7 +288,7 @@ def embed(
     """Return the vectors of the tokens, then those of any context tokens, read from a file or sampled.
 
     Everything is sampled on the CPU, so that numbers do not depend on the device. Several texts form a batch;
-    each has the same vocabulary and samples as if it were embedded separately.
+    each text has the vocabulary and samples that it would have alone.
     """
     sequences = list(zip(*texts, strict=True))
     if draw := SAMPLERS.get(embedding):

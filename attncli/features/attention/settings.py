@@ -92,7 +92,8 @@ class VariantSpec(Spec):
     )
     differential: bool = Field(
         False,
-        description="subtract lambda times the weights of one half of query and key from the other's",
+        description="subtract lambda times the weights of the second half of query and key "
+        "from those of the first half",
     )
     lambda_init: Annotated[float, CONFIG_ONLY] = Field(
         0.8,
@@ -205,7 +206,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
         "head_dim^-1/4), none, or a number",
     )
     softmax: Annotated[bool, Heading("Variants")] = Field(
-        True, description="normalise the scores; without it the weights are the scores"
+        True, description="normalise the scores; without a softmax the weights are the scores"
     )
     engine: Annotated[Literal["auto", "dense", "streaming"], Heading("Options")] = Field(
         "auto",

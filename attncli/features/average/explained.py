@@ -162,7 +162,7 @@ def _side_by_side(form: AverageForm, row: ExplainedRow) -> Step:
         for name, value in agreement.items()
         if (difference := cell(value)) is not None
     }
-    question = "Why three ways to one result?"
+    question = "Why are there three ways to compute one result?"
     prose = (
         "They agree up to rounding. The softmax leads to attention: a mean whose weights are computed from "
         "the words."

@@ -1,8 +1,8 @@
 """Capture layers whose state is a matrix, from the arguments of their kernels while a model runs.
 
-transformers calls these kernels by name in each architecture's module. During capture, they are replaced by
-wrappers that call the kernels and record their arguments. Lightning attention calls no kernel, so its heads
-are computed from its parameters.
+transformers calls these kernels by name in each architecture's module. During capture, the kernels are
+replaced by wrappers that call the kernels and record their arguments. Lightning attention calls no kernel, so
+its heads are computed from its parameters.
 """
 
 import sys

@@ -37,7 +37,7 @@ class LinearLayer(SignedLayer):
     """The heads of a layer whose state is a matrix: gated delta nets, Mamba-2, lightning attention.
 
     - `inputs`: tensors per token (text, token, head, ...); if there are fewer heads than value heads, each
-    serves several consecutive value heads.
+    head serves several consecutive value heads.
     - `fixed`: tensors (head, ...) that are the same for all tokens.
     - `kernel`: the model's kernel; its output for the identity as values is the matrix.
     - `log_decay`: the log of the share of the state that remains after each token, averaged over its

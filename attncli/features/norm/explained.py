@@ -55,8 +55,8 @@ def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
     }
     how = "n - 1 (unbiased)" if is_unbiased else "n (biased), as torch's layers do"
     prose = (
-        "They measure the centre of the numbers and their spread. Subtracting the mean and dividing by the "
-        "standard deviation gives every layer inputs in the same range. The table shows "
+        "The mean is the centre of the numbers, the variance their spread. Subtracting the mean and dividing "
+        "by the standard deviation gives every layer inputs in the same range. The table shows "
         f"{whose}; the squared deviations are divided by {how}."
     )
     formula = f"mean = Σ x / n,  variance = Σ (x - mean)² / {'(n - 1)' if is_unbiased else 'n'}"

@@ -48,7 +48,7 @@ from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
 
 AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
-"""The tokens before and after a picture in a text, in vocabularies that have them (Qwen)."""
+"""The tokens before and after a picture in a text, in vocabularies that have such tokens (Qwen)."""
 IMAGE_AXES = 4
 """The number of axes of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
@@ -67,7 +67,7 @@ def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
-    """Return those inputs that the forward of the model accepts, and the name of the pixels among them."""
+    """Return the inputs that the model's forward accepts, and the name of the pixels among these inputs."""
     accepted_names = forward_arguments(model) - {"labels"}  # some processors add labels for training
     pixels, numbers = named_pixels(inputs)
     candidates = {**inputs, GRID: inputs.get(f"image_{GRID}")}

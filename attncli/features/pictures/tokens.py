@@ -336,7 +336,7 @@ class _Grid:
 
 
 def _snapped(share: float) -> float:
-    """Return a share clipped to the range from 0 to 1, and rounded to either end if it is close."""
+    """Return a share clipped to the range from 0 to 1, and set to 0 or 1 if it is close to that number."""
     share = min(1.0, max(0.0, share))
     return float(round(share)) if abs(share - round(share)) < EDGE else share
 

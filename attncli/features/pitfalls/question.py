@@ -33,7 +33,7 @@ PITFALLS = {
         "unscaled scores grow with head_dim: softmax saturates",
         "Scores that are not scaled: their variance is head_dim, and the softmax saturates.",
         "score_variance",
-        "Print scores.var() for two sizes of head_dim before training: it must not grow.",
+        "Print scores.var() for two sizes of head_dim before training: the variance must not grow.",
         ("score_variance", "mean_max_weight"),
         ("growth",),
     ),
@@ -124,7 +124,7 @@ class PitfallsSpec(TextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.batch_size:
-            yield contradiction("batch_size", "does not apply to pitfalls: each shows one sequence")
+            yield contradiction("batch_size", "does not apply to pitfalls: each pitfall shows one sequence")
         if "num_heads" in self.unused_keys():
             if self.given("num_heads"):
                 yield contradiction("num_heads", f"is not used by {self.pitfall}", "pitfall")

@@ -253,7 +253,7 @@ def feature_extractor(pretrained: Pretrained) -> Any:
 
 
 def max_seconds(extractor: Any) -> float | None:
-    """Return the longest sound that a feature extractor reads at once, or None if it has no limit."""
+    """Return the longest sound that a feature extractor reads at once, or None without a limit."""
     counts = (getattr(extractor, name, None) for name in ("n_samples", "nb_max_samples"))
     count = next((count for count in counts if isinstance(count, int)), None)
     return None if count is None else count / int(extractor.sampling_rate)

@@ -54,7 +54,7 @@ SAME_MOMENT = 1e-6
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
-    """Return the model, or its encoder for sound. Raises UserError if no part of it reads sound."""
+    """Return the model, or its encoder for sound. Raises UserError if no part of the model reads sound."""
     part = part_that_takes(pretrained, SOUNDS)
     if part is None:
         raise UserError(f"sound: {pretrained.name} has no part that reads sound")
@@ -276,7 +276,7 @@ def _first_band(
 def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of the extractor that the model accepts.
 
-    Raises UserError if none of them is sound.
+    Raises UserError if it accepts no sound.
     """
     accepted_names = forward_arguments(part.model)
     inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in accepted_names}
@@ -533,6 +533,6 @@ def num_before_words(pretrained: Pretrained) -> int:
 
 
 def published_heads(pretrained: Pretrained) -> list[tuple[int, int]]:
-    """Return the alignment heads in the model's generation_config.json, or none if it lists none."""
+    """Return the alignment heads in the model's generation_config.json, or an empty list."""
     alignment_heads = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
     return [(int(layer), int(head)) for layer, head in alignment_heads]

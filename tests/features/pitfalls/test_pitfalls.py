@@ -180,7 +180,7 @@ def test_the_list_has_the_metric_of_each_mistake(attn: Attn) -> None:
         (["late-mask", "--num-heads", "2"], "--num-heads: is not used by late-mask"),
         (
             ["--num-tokens", "3", "--batch-size", "2"],
-            "--batch-size: does not apply to pitfalls: each shows one sequence",
+            "--batch-size: does not apply to pitfalls: each pitfall shows one sequence",
         ),
         (
             ["merged-heads", "--num-heads", "5"],
