@@ -493,9 +493,11 @@ def test_recording_imports_no_large_packages(
 @pytest.mark.nightly
 def test_a_python_without_attns_packages_is_reported(tmp_path: Path) -> None:
     (tmp_path / "jaxtyping.py").write_text("raise ModuleNotFoundError('gone', name='jaxtyping')\n")
-    ended = record(tmp_path, f"{PROGRAM}print('result')", "-o", "run.json")
+    ended = record(
+        tmp_path, f"{PROGRAM}print('result')", "-o", "run.json", environment={"PYTHONPATH": str(tmp_path)}
+    )
     assert (ended.returncode, ended.stdout) == (0, b"result\n")
-    line = f"the recording failed: {sys.executable} has no jaxtyping, which attn needs there: "
+    line = f"the recording failed: {sys.executable} has no jaxtyping, which attn needs: "
     assert ended.stderr.decode() == f"{line}install attncli in the same environment as torch\n"
 
 
