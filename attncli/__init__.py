@@ -101,7 +101,7 @@ def _missing_attribute_message(name: str) -> str:
     if any(name in feature.functions for feature in FEATURES.values()):
         from attncli.settings import why_off
 
-        message += f": it {why}" if (why := why_off(name)) else ""
+        message += f": {name} {why}" if (why := why_off(name)) else ""
     return message
 
 

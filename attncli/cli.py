@@ -43,7 +43,7 @@ from attncli.system.version import __version__
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter
 
-HELP = """Where each token looks: in a sentence, in a model's heads, in many runs.
+HELP = """Show where each token looks: in a sentence, in a model's heads or in many runs.
 
 attn alone shows a trained head; attn COMMAND --help-all shows every flag;
 attn info shows versions, plugins and schemas.

@@ -49,8 +49,8 @@ class Question(NamedTuple):
     """A command; if it has a Spec, also an experiment of config files.
 
     `summary` and `group` are its row in `attn --help`. `spec` is the place of its settings class. `page` is
-    the place of the page that runs it (default: PAGE beside the Spec), and `model_page` that of the page that
-    runs it with a model. `command` is the place of the function that makes the command from its name and
+    the place of the page that runs it (default: PAGE beside the Spec), and `model_page` the place of the page
+    that runs it with a model. `command` is the place of the function that makes the command from its name and
     summary (by default, the fields of the Spec become flags). `synonyms` are its names in other tools,
     separated by spaces. `opens` maps each flag that takes a file (an empty name means the argument) to the
     suffixes that the flag accepts, separated by spaces (`/` means a folder).
@@ -151,7 +151,7 @@ class Feature(NamedTuple):
     views: the formats that `--format` and the suffix of `-o` choose, by name.
     engines: the place of each attncli.core.engines.Engine, by its name. Each is tried before attn's own.
     layer_sources: sources of layers for modules without a softmax, by name. The first source that has a mixer
-        makes its layers.
+        makes that mixer's layers.
     readings: the kinds of files that models read besides texts, by their name in messages. A question whose
         Spec reads that kind has the kind's settings.
     needs: the features that this feature imports. If one of them is switched off, so is this feature.

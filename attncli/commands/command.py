@@ -41,9 +41,9 @@ class Parameter:
 
     `kind` is str, int, bool (a switch) or list[str] (a repeatable option, or all remaining arguments). The
     shell completes `choices`. `group` is the heading in the help of all flags; `everyday` is the description
-    in everyday help, which leaves out a flag without one. A `hidden` flag is in neither help: its value goes
-    to the parameter `now`, or the flag is refused with `refusal`, which names a replacement. If it
-    `reads_file`, the value is the name of a file to read, possibly one of the lessons' files.
+    in everyday help, which leaves out flags without such a description. A `hidden` flag is in neither help:
+    its value goes to the parameter `now`, or the flag is refused with `refusal`, which names a replacement.
+    If it `reads_file`, the value is the name of a file to read, possibly one of the lessons' files.
     """
 
     name: str
@@ -207,17 +207,17 @@ FORMAT = option(
     "Output format. [default: from the suffix of -o, else table]",
     choices=VIEWS,
     group="Output",
-    everyday="table, json, csv, md, html, png, and others",
+    everyday="output format: table, json, csv, html, png, ...",
 )
 SHOW = option(
     "--show",
-    f"Show these parts instead of the first screen: {', '.join(PARTS)}, or a table by name. For csv and "
-    "parquet, the table to write.",
+    f"Show these parts instead of the first screen: {', '.join(PARTS)}, or a table by name. With csv and "
+    "parquet, write this table.",
     "PART,...",
     kind=list[str],
     choices=PARTS,
     group="Output",
-    everyday="parts: weights, rows, ..., all, or a table's name",
+    everyday="show these parts: weights, rows, ..., all, or a table",
 )
 OUTPUT = option(
     "--output -o",
@@ -254,7 +254,7 @@ DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, is_passed=False)
 FRESH = flag("--fresh", "Start the store over instead of resuming.")
 WORKERS = option(
     "--workers",
-    "Number of worker processes (default: one per core for a large batch, else none).",
+    "Number of worker processes (default: one per core for a large batch, otherwise none).",
     "INTEGER",
     kind=int,
     min=1,
@@ -363,7 +363,7 @@ def color_depth(choice: str, is_terminal: bool | None) -> str:
 
 
 def _wants_color(is_terminal: bool | None) -> bool:
-    """Decide in this order: file output, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, terminal."""
+    """Return True for colour. A file, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE and TERM decide in this order."""
     environ = os.environ
     if is_terminal is None or environ.get("NO_COLOR"):
         return False

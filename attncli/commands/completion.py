@@ -42,7 +42,7 @@ def completions(
 
 
 def _names_in(store: Path, parameter: str) -> list[str]:
-    """Return a store's statistics, or the settings to group its runs by; empty if it cannot be read."""
+    """Return a store's statistics, or the settings to group its runs by; none if the store cannot be read."""
     from attncli.runs.reading import groups_there, reading
 
     names: list[str] = []

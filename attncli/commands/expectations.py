@@ -47,7 +47,7 @@ class Expected:
 
 
 def write_checked(to: Destination, reports: "Iterable[Report]", *, has_conditions: bool) -> None:
-    """Write reports that are checked as they are read; with conditions, read all even if the pipe closes."""
+    """Write reports, checked as they are read; with conditions, read all of them even if the pipe closes."""
     iterator = iter(reports)
     try:
         to.write(iterator)

@@ -69,7 +69,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 @contextmanager
 def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterator[None]:
-    """Make errors about a setting that are raised inside the block name its flag or line; keep their type."""
+    """In errors about a setting from this block, name the setting's flag or line; keep the errors' type."""
     try:
         yield
     except UserError as error:
@@ -157,7 +157,7 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
                 by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
                 raise UserError(f"{text}: is a {kind.name}: use {by} --model MODEL to read it")
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
-        advice = f"{reads} {text} reads the file, and --sentence {text} uses its name as the text"
+        advice = f"use {reads} {text} to read the file, or --sentence {text} to use its name as the text"
         raise UserError(f"{text}: is a file: {advice}")
 
 
@@ -242,7 +242,7 @@ def command(
 
 STORE = option(
     "--store",
-    "Show the survey of many texts in a store, which attn batch or attn heads --texts -o FILE.db wrote.",
+    "Show the survey of many texts in a store that attn batch or attn heads --texts -o FILE.db wrote.",
     "FILE.db",
     group="Input",
     reads_file=True,

@@ -6,7 +6,7 @@ from time import monotonic
 from attncli.core.progress import Stage
 
 LEAST_UPDATES, LEAST_SECONDS, LEAST_SHARE = 3, 2.0, 0.02
-"""What a forecast needs at least: updates, seconds, and finished work as a share of the remaining work."""
+"""The minimum for a forecast: updates, seconds, and finished work as a share of the remaining work."""
 HALF_SECONDS = 10.0
 """The half-life of a measurement; for long work, a quarter of the elapsed time."""
 STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2

@@ -24,14 +24,14 @@ CURLY = str.maketrans("“”„«»", '"' * 5)
 """Typographic quotes, which a shell does not treat as quotes."""
 
 ADVICE = {
-    "q": "progress and notes go to standard error: 2>/dev/null hides them",
-    "quiet": "progress and notes go to standard error: 2>/dev/null hides them",
-    "silent": "progress and notes go to standard error: 2>/dev/null hides them",
-    "verbose": "--debug shows where an error comes from",
-    "v": "attn --version prints the version, and --debug shows where an error comes from",
-    "V": "attn --version prints the version",
-    "version": "attn --version prints the version",
-    "trust_remote_code": "leave it out: attn never runs code that comes with a model",
+    "q": "progress and notes go to standard error: add 2>/dev/null to hide them",
+    "quiet": "progress and notes go to standard error: add 2>/dev/null to hide them",
+    "silent": "progress and notes go to standard error: add 2>/dev/null to hide them",
+    "verbose": "use --debug to see where an error comes from",
+    "v": "use attn --version for the version, or --debug to see where an error comes from",
+    "V": "use attn --version for the version",
+    "version": "use attn --version for the version",
+    "trust_remote_code": "omit the flag: attn never runs code that comes with a model",
     "tokenizer_name": "the tokenizer is read from the model's folder",
     "revision": "download that version to a folder and pass the folder as --model",
     "cache_dir": "set the environment variable HF_HOME to change the download folder",
@@ -68,11 +68,11 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     if suggestion := synonym(word, commands) or similar_word(word, commands):
         return f"{typed}: is not a command: did you mean attn {suggestion}?"
     if reader := _reader(Path(word)):
-        return f"{typed}: is not a command: attn {reader} {shlex.join([word])} reads it"
+        return f"{typed}: is not a command: use attn {reader} {shlex.join([word])} to read it"
     text = " ".join([word, *takewhile(lambda arg: not arg.startswith("-"), following)])
     if any(map(str.isspace, text)) and is_offered("attn self"):
         return f"{text[:MAX_QUOTED]}: is a text, not a command: attn self {_quoted(text)}"
-    return f"{typed}: is not a command: attn --help lists all commands"
+    return f"{typed}: is not a command: see attn --help for all commands"
 
 
 def _reader(path: Path) -> str:
@@ -158,7 +158,7 @@ def explain_parse_error(
     if match := re.match(r"Invalid value for '([^ ']+).*?': Input should be (.+)", message):
         return f"{match[1]}: must be a whole number, at least 1 (got {dict(pairwise(args)).get(match[1])})"
     if match := re.match(r"Missing argument '(.+)'", message):
-        return f"attn {command}: needs {match[1]}: attn {command} --help shows examples"
+        return f"attn {command}: needs {match[1]}: see attn {command} --help for examples"
     if match := re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.+)\)", message):
         return _too_many(match[1], args, command, flags, arguments)
     return message
@@ -203,12 +203,12 @@ def _unknown_flag(
     if word == "v":
         return f"{problem}: {ADVICE[word]}"
     if word in VIEWS and "--format" in flags:
-        return f"{problem}: --format {word} writes it"
+        return f"{problem}: use --format {word}"
     if key := synonym(word, flag_by_word):
         without = ", without a value" if flags[flag_by_word[key]] is None and value != NO_VALUE else ""
         return f"{problem}: did you mean {flag_by_word[key]}{without}?"
     if word in FROM_DISK and "--load" in flags:
-        return f"{problem}: --load disk reads weights as they are needed"
+        return f"{problem}: use --load disk to read weights as they are needed"
     if word in ADVICE:
         return f"{problem}: {ADVICE[word]}"
     commands = {f"attn {name}": _by_word(its) for name, its in flags_by_command().items()}
@@ -220,7 +220,7 @@ def _unknown_flag(
         return f"{problem}: {', '.join(names[:MAX_COMMANDS])}{more} {verb} {commands[names[0]][key]}"
     if key := similar_word(word, flag_by_word):
         return f"{problem}: did you mean {flag_by_word[key]}?"
-    return f"{problem}: attn {command} --help-all lists all its flags"
+    return f"{problem}: see attn {command} --help-all for all its flags"
 
 
 def _word(flag: str) -> str:

@@ -28,7 +28,7 @@ MAX_DIGITS = 6
 
 
 class ReadingPlace(NamedTuple):
-    """The reader's position: what Enter does next, and the number of pages, where each is a `noun`."""
+    """The reader's position: what Enter does next, and the number of pages, each called a `noun`."""
 
     enter: str
     can_go_back: bool

@@ -62,7 +62,7 @@ def refuse_unreadable_format(file: str, use: str = "show", *, suggests_models: b
     advice = f"save the report as JSON (-o {path.stem}.json) and {use} that file"
     for key, kind in FILE_KINDS.items():
         if suggests_models and kind.is_one(path):
-            advice += f"; --{key} {file} --model MODEL shows where a model looks in a {kind.name}"
+            advice += f"; use --{key} {file} --model MODEL to see where a model looks in a {kind.name}"
     raise UserError(f"{file}: reports cannot be read from {path.suffix.lower()} files: {advice}")
 
 

@@ -38,7 +38,7 @@ class NotebookModel(Pretrained):
         """Return the function with that name for this model. Raises AttributeError for an unknown name."""
         if (function := _method(name)) is not None:
             return MethodType(function, self)
-        ways = [f"it {why}"] if (why := why_off(name)) else []
+        ways = [f"{name} {why}"] if (why := why_off(name)) else []
         if name in SPECS and "model" in SPECS[name].model_fields:
             ways.append(f'use model.run("{name}", ...)')
         message = f"{type(self).__name__} has no attribute {name!r}"

@@ -185,7 +185,7 @@ def run(
 
     `experiment` is a command such as self, heads or scale-demo; settings are its flags with underscores
     (docs/settings.md; `from_` is --from), and None means the default. A list may be a string with commas. As
-    with `-o page.html`, `heads` keeps what each head looks at; maps="none" leaves it out.
+    with `-o page.html`, `heads` keeps what each head looks at; maps="none" omits this.
 
     `model` is a folder, a model from `open_model`, or a loaded transformers model with its `tokenizer`. The
     model runs on its device in evaluation mode and is left unchanged. Half precision is computed in float32.
@@ -243,7 +243,7 @@ def _run_loaded(
     experiment: str, model: "PreTrainedModel | Pretrained", tokenizer: object, settings: Mapping[str, Any]
 ) -> NotebookReport:
     mistakes = [
-        f"{key}: cannot be changed for a model that is already loaded: omit it"
+        f"{key}: cannot be changed for a model that is already loaded: omit this setting"
         for key in OF_LOADING
         if settings.get(key) is not None
     ]
@@ -256,7 +256,7 @@ def _run_loaded(
         raise UserError(*mistakes)
     is_opened = hasattr(model, "is_in_use")  # loaded by open_model, which knows its tokenizer
     if is_opened and tokenizer is not None:
-        raise UserError("tokenizer: a model from open_model already has a tokenizer: omit it")
+        raise UserError("tokenizer: a model from open_model already has a tokenizer: omit this argument")
     name = getattr(model, "name" if is_opened else "name_or_path", "") or type(model).__name__
     named = cast(ModelSpec, spec.model_copy(update={"model": name}))
     check_packages()

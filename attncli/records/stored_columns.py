@@ -28,7 +28,7 @@ StoredColumns = tuple[StoredColumn, ...]
 
 
 class ColumnsShape(Protocol):
-    """What some columns are made from: hashable, so that reports with equal shapes share their columns."""
+    """The hashable shape that produces some columns: reports with equal shapes share their columns."""
 
     def columns(self) -> Iterator[StoredColumn]:
         """Yield the columns."""

@@ -252,7 +252,7 @@ class StatisticInterval(HeadInStack):
 
 
 class TokenNamed(Record):
-    """A token that `from` or `to` selects, and what it is called there."""
+    """A token that `from` or `to` selects, and the token's name in that setting."""
 
     setting: str
     name: str

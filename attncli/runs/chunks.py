@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 UnfinishedJob = tuple[Job, tuple[bytes | None, ...]]
 """A job and the keys of its runs. A run without a key is computed only because later runs continue its
-generator: it is already done, or appears elsewhere in the plan.
+generator: such a run is already done, or appears elsewhere in the plan.
 """
 
 
@@ -80,8 +80,8 @@ class Chunk:
 class ChunkResult:
     """The outcomes of the runs to store, each either statistics or an error, by their number in the chunk.
 
-    Statistics consist of columns and their values. `environment` holds the versions that computed them;
-    `seconds_a_job` is the time that a job takes (0 if unknown).
+    Statistics consist of columns and their values. `environment` holds the versions that computed the
+    statistics; `seconds_a_job` is the time that a job takes (0 if unknown).
     """
 
     values: dict[int, tuple[StoredColumns, np.ndarray]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ ChunkRunner = Callable[[Chunk], ChunkResult]
 def run_chunk(chunk: Chunk) -> ChunkResult:
     """Compute every run of a chunk.
 
-    If a run raises UserError, that is its outcome, and the others continue.
+    If a run raises UserError, the error is its outcome, and the other runs continue.
     """
     result, wanted = ChunkResult(), chunk.runs()
     # Importing and loading do not count towards the time of a run.

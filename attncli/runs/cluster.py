@@ -21,13 +21,13 @@ SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
 CHUNKS_A_THREAD = 2
 MAX_ATTEMPTS_ALONE = 2
-"""Each may use several workers, because the scheduler itself retries (3 times by default)."""
+"""An attempt may use several workers, because the scheduler itself retries (3 times by default)."""
 ONE_AT_A_TIME = Lock()
 UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must match on every worker for equal results, without `+cpu` and the like."""
+    """Return the versions that must match on every worker for equal results, without endings like `+cpu`."""
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:
@@ -69,9 +69,8 @@ def run_in_cluster(
         try:
             with _staying(scheduler):
                 if not client.nthreads():
-                    on_wait(
-                        f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
-                    )
+                    waiting = f"waiting {SECONDS_FOR_A_WORKER} s for a worker"
+                    on_wait(f"scheduler: {scheduler} has no workers yet: {waiting}")
                 _check_workers(client, scheduler)
                 yield from _results(distributed, client, Queue(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
         finally:
@@ -138,7 +137,8 @@ def _staying(scheduler: str) -> Iterator[None]:
 
 
 def _went_away(scheduler: str) -> str:
-    return f"scheduler: the connection to {scheduler} was lost: rerun the same command once it is back"
+    advice = "rerun the same command once the scheduler is back"
+    return f"scheduler: the connection to {scheduler} was lost: {advice}"
 
 
 def _check_workers(client: Any, scheduler: str) -> None:
@@ -200,7 +200,7 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        return Died(f"{error.allowed_failures + 1} workers ended while computing it")
+        return Died(f"{error.allowed_failures + 1} workers ended while computing this run")
     except UserError:
         raise
     except CancelledError:

@@ -30,7 +30,7 @@ LIMITS = {
 """The longest text, blob, row and query, and limits on features that a store does not use."""
 LOG, JOURNAL = "-wal", "-journal"
 JOURNAL_NAME_MARK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
-"""The last bytes of a journal that names another file, which SQLite would remove."""
+"""The last bytes of a journal that names another file: SQLite would remove the named file."""
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -50,7 +50,7 @@ def refuse_special_files(path: Path) -> None:
         except OSError:
             continue
         if not stat.S_ISREG(mode):
-            raise UserError(f"{file}: is not a regular file, so attn did not create it: remove it")
+            raise UserError(f"{file}: is not a regular file, so attn did not create it: remove {file.name}")
     journal = beside(path, JOURNAL)
     if journal.exists() and journal.stat().st_size > len(JOURNAL_NAME_MARK):
         with journal.open("rb") as content:
@@ -149,7 +149,7 @@ def connect(path: Path) -> Connection:
 
 
 def connect_to_read(path: Path) -> Connection:
-    """Open a store without changing it; if the folder is writable, recover the log that a crash left.
+    """Open a store without changing it; if the folder is writable, recover a log that a crash left behind.
 
     Raises UserError for a store that attn did not write.
     """

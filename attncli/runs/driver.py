@@ -132,7 +132,7 @@ class _Process(SpawnProcess):
 
 
 class Worker:
-    """A process that computes chunks in the order they are sent.
+    """A process that computes chunks in the order in which they are sent.
 
     Only the worker holds its end of the pipe, so that a half-sent result ends when the worker dies.
     `concurrent.futures` loses every chunk in progress when one worker dies, and leaves its workers running
@@ -207,7 +207,7 @@ def _serve(connection: Connection, work: ChunkRunner) -> None:
             message = ForkingPickler.dumps(result)
         except Exception as error:  # the result cannot be pickled, for whatever reason
             message = ForkingPickler.dumps(Died.of(error))
-        with suppress(OSError):  # the main process has ended, and this one will too
+        with suppress(OSError):  # the main process has ended, and this process will end too
             connection.send_bytes(message)
 
 
@@ -309,7 +309,7 @@ def ended(status: int) -> str:
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
 SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
-"""Seconds per chunk; the second is for texts that a model reads, which are much faster together."""
+"""Seconds per chunk; the second number is for texts that a model reads, which are much faster together."""
 FIRST_CHUNK_SHARE = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
@@ -411,7 +411,7 @@ class Driver:
         """Yield chunks of unfinished jobs, each a few seconds' work, with smaller chunks towards the end.
 
         A few thousand jobs at a time are sorted by length, because jobs of equal length are computed
-        together. The longest come first, so that no worker is left with them at the end.
+        together. The longest jobs come first, so that no worker is left with them at the end.
         """
         undone = self._undone()
         while window := list(islice(undone, JOBS_A_WINDOW)):

@@ -113,7 +113,7 @@ class RunKeys:
         }
 
     def job_keys(self, job: Job) -> list[bytes]:
-        """Return the key of each run of the job; a run that continues others has a key that covers theirs."""
+        """Return each run's key; the key of a run that continues earlier runs covers their keys."""
         keys: list[bytes] = []
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
@@ -139,5 +139,5 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
 
 
 def _hashed(text: str | None) -> Any:
-    """Return a text, or the parsed object for token ids, so that an identical text has a different key."""
+    """Return a text or, for token ids, the parsed object: an identical text must have a different key."""
     return json.loads(text) if isinstance(text, TokenIds) else text

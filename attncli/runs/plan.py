@@ -32,7 +32,7 @@ class PromptFile(FileList):
     """The sentences in a file.
 
     The file has one sentence per line, or is JSON Lines or CSV with sentence (or text), context, answer and
-    id. If its first line is the name of a file, it is a list of other files, one name per line.
+    id. If the first line is the name of a file, the file is a list of other files, one name per line.
     """
 
     columns = ("sentence", "context", "answer", "id")
@@ -54,7 +54,7 @@ class PromptFile(FileList):
         Raises UserError with the bad lines if no prompt is valid.
         """
         for number, data in self.lines():
-            with suppress(UserError):  # `check` reports it with all other bad lines
+            with suppress(UserError):  # `check` reports this line with all other bad lines
                 return self._prompt(number, data)
         self.check(lambda prompt: None)
         raise AssertionError("a file without a prompt is refused")
@@ -109,7 +109,7 @@ def plan_files(
 ) -> list[Item]:
     """Return the experiments of all files in order. Raises UserError with every error in every file.
 
-    `overrides` replace settings in the files, and so do `texts` if an experiment reads them.
+    `overrides` replace settings in the files, and so do `texts` in experiments that read texts.
     """
     items: list[Item] = []
     errors: list[str] = []
@@ -246,7 +246,7 @@ def plan_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
 def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
     kind = _kind_name(key)
     errors = [
-        f"{item.source}: experiment: {item.spec.experiment} reads no {kind}: leave out --file"
+        f"{item.source}: experiment: {item.spec.experiment} reads no {kind}: omit --file"
         for item in items
         if key not in type(item.spec).model_fields
     ]
@@ -261,7 +261,8 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
         items = plan_files(paths, overrides)
     sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
     if sources:
-        raise UserError(*(f"{source}: reads a file of texts itself: leave out --file" for source in sources))
+        message = "the experiment reads a file of texts itself: omit --file"
+        raise UserError(*(f"{source}: {message}" for source in sources))
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:

@@ -142,10 +142,10 @@ class Reader:
             raise Damaged("the settings of its runs are damaged")
         self._settings_in_use: dict[int, dict[str, Any]] | None = None
         self._shapes: dict[tuple[int, frozenset[str] | None], _Shape | None] = {}
-        """By their number and the statistics to read."""
+        """The shapes that were read, by their number and the statistics to read."""
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of completed and failed runs, without runs that were read and are damaged."""
+        """Return the numbers of completed and failed runs, without runs that were found to be damaged."""
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         counts = dict(self._connection.execute(query).fetchall())
         return {status: counts.get(status, 0) - num for status, num in self._num_damaged.items()}

@@ -70,7 +70,7 @@ SHIPPED_NOTE = (
 
 
 WORDS_NOTE = (
-    "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
+    "Tokens are merged into words: weights are summed over the keys of a word and averaged over its queries."
 )
 
 

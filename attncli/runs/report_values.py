@@ -449,7 +449,7 @@ class Expectations:
         """Return a line for each condition whose statistic no run had.
 
         A condition that checks nothing must fail. `known` are names to suggest instead, and `others` is a
-        hint about where to find more.
+        hint about where to find more names.
         """
         names = {column.statistic for columns in self._places for column in columns}
         instead = f"; known: {listed(known)}{others}" if known else ""

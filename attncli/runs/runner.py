@@ -73,7 +73,7 @@ def model_page_of(spec: "ModelSpec") -> ModelPage:
 
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
-    """Raise UserError with the memory that an experiment needs, if more is needed than is free."""
+    """Raise UserError, naming the memory that an experiment needs, if it needs more than is free."""
     advice = spec.memory_advice(num_queries, num_keys)
     refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
 
@@ -151,7 +151,8 @@ NEXT_TOKEN_CLASSES = ("ForCausalLM", "LMHeadModel")
 def _check_tokens(spec: "ModelSpec", texts: Texts) -> None:
     """Raise UserError for a token name that matches several tokens, and for a text with too few tokens.
 
-    Only the tokenizer is read, because weights may take long to load, and only if the text may be wrong.
+    Only the tokenizer is read, because weights may take long to load. It is read only if a name or the text
+    may be wrong.
     """
     source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
     repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
@@ -252,7 +253,7 @@ def _run_on_model(
 
 
 def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | None" = None) -> Report:
-    """Return the report, with a first line on any layers of its model that it does not cover."""
+    """Return the report, with the layers of its model that the report does not cover in `missing`."""
     if report.missing is not None:
         return report
     from attncli.models.pretrained import Reading, reader_of
@@ -603,7 +604,7 @@ def _or_error(function: Callable[..., Part], *arguments: Any) -> Part | UserErro
 
 
 def _buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
-    """Yield the places of texts with equal numbers of tokens, in parts; equal draws are neighbours."""
+    """Yield the places of texts with equal numbers of tokens, in parts, with equal draws side by side."""
     by_counts: dict[tuple[int, int], list[int]] = {}
     for i, text in texts.items():
         by_counts.setdefault(text.counts(), []).append(i)
@@ -671,7 +672,8 @@ def run_items(
 ) -> Iterator[Report]:
     """Yield the report of each experiment when it is done; a failed experiment goes to `on_failure` instead.
 
-    A step that continues from a failed step fails too, because it would sample other numbers than requested.
+    A step that continues from a failed step fails too, because it would sample different numbers from those
+    requested.
     """
     return (report for _, report in _one_by_one(items, on_failure, progress))
 
@@ -731,7 +733,7 @@ def _one_by_one(
         broken = broken and not item.reseed
         try:
             if broken:
-                raise RunError("skipped: it continues from a step that failed (give it a separate seed)")
+                raise RunError("skipped: this step continues from a failed step (give it a separate seed)")
             report = session.run(item.spec, reseed=item.reseed)
         except UserError as error:
             broken = True

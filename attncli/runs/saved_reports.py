@@ -271,7 +271,7 @@ def _kind(name: str) -> str:
 
 
 def _statistic(value: Any) -> Any:
-    """Convert a list to a table; leave objects of lists: tensors whose axes are listed elsewhere."""
+    """Convert a list to a table; keep objects of lists, which are tensors with axes listed elsewhere."""
     if isinstance(value, list):
         return _table(value)
     if not isinstance(value, dict) or not value:
@@ -375,7 +375,7 @@ class SavedPictureMaps(PictureMaps):
 
 
 def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None:
-    """Raise ValueError for a table without rows, except a survey's heads, since none may have a pattern."""
+    """Raise ValueError for a table without rows, except a survey's heads: perhaps no head has the pattern."""
     may_be_empty = may_lack_heads(kind)
     for name, statistic in statistics.items():
         is_allowed = may_be_empty and has_head_rows(name)

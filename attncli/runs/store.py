@@ -453,10 +453,10 @@ def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weigh
     for flag, is_requested, is_stored in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if is_requested and not is_stored:
             errors.append(
-                f"{flag}: {path} was created without it: use another file name, or start over with --fresh"
+                f"{flag}: {path} was created without this flag: use another file, or start over with --fresh"
             )
         if is_stored and not is_requested:
-            errors.append(f"{flag}: {path} was created with it: add the flag, or start over with --fresh")
+            errors.append(f"{flag}: {path} was created with this flag: add it, or start over with --fresh")
     if errors:
         raise UserError(*errors)
 

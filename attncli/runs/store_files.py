@@ -33,7 +33,9 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         instead = "give a file that -o FILE.db wrote, or a new name to write one"
         raise UserError(f"{path}: is not an attn store, left unchanged: {instead}")
     if version != SCHEMA_VERSION and not any_version:
-        convert = f"python -m attncli.runs.upgrade {path} NEW.db converts it, or start over with --fresh"
+        convert = (
+            f"use python -m attncli.runs.upgrade {path} NEW.db to convert it, or start over with --fresh"
+        )
         raise UserError(
             f"{path}: is a store of version {version}, but this attn reads and writes version "
             f"{SCHEMA_VERSION}: left unchanged: {convert if version == PACKED_VERSION else NAME_ADVICE}"

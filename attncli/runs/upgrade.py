@@ -61,7 +61,7 @@ def _copy(packed: Path, path: Path) -> None:
     with closing(sqlite3.connect(old_name, uri=True)) as old, closing(sqlite3.connect(path)) as new:
         old.execute("PRAGMA trusted_schema = OFF")
         if schema_version(old) != PACKED_VERSION:
-            raise UserError(f"{packed}: is not an attn 0.4 store: attn results may read it as it is")
+            raise UserError(f"{packed}: is not an attn 0.4 store: attn results may read the file as it is")
         new.execute("DELETE FROM store")
         for table in ("store", "settings", "environments", "columns", "runs"):
             names = [name for _, name, *_ in new.execute(f"PRAGMA table_info({table})")]

@@ -25,7 +25,7 @@ MAX_ROWS_WHOLE = 1000
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The axes before query and key: (text, head) in a layer; those that a report names in a report."""
+    """The axes before query and key: in a layer (text, head), and in a report those that the report names."""
 
     has_batch: bool
     has_head: bool

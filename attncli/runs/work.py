@@ -19,8 +19,8 @@ CHARACTERS_A_TOKEN = 5
 SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
 LEAST_SECONDS_WITH_MODEL = 50.0
 """If a model runs once per text, less work than this stays in one process: each worker would import torch and
-load the model again, while torch has threads for it in one process. The work takes a half to a fifth of
-the estimate.
+load the model again, whereas in one process torch's threads share the work. The work takes a half to a fifth
+of the estimate.
 """
 WORKER_BYTES = 300 * 10**6
 MEMORY_SHARE = 1 / 3

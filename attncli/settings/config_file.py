@@ -659,7 +659,7 @@ def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
 
 
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """Return one line per setting, such as `head_dim: 16 # --head-dim`; if unset or unused, a comment."""
+    """Return a line per setting, like `head_dim: 16 # --head-dim`; if unset or unused, it is a comment."""
     lines = [f"experiment: {spec.experiment}"]
     ignored = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in type(spec).model_fields:

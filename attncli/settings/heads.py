@@ -97,11 +97,11 @@ else:
                 Annotated[
                     LookedFrom,
                     Heading("Output"),
-                    Everyday("with --to, only these queries, such as cat or 5"),
+                    Everyday("with --to: use only these queries, such as cat or 5"),
                 ],
                 Field(
                     [],
-                    description="with `to`: only the queries at these tokens: cat, cat#2 for its second "
+                    description="with `to`: use only the queries at these tokens: cat, cat#2 for its second "
                     "occurrence, a position such as 5 or -1, or last; in a picture, a patch such as r10c12 "
                     "or a point such as 0.6,0.4 (default: [CLS], else the mean over all)",
                 ),
@@ -179,13 +179,15 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             "names",
         }
     )
-    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows the weights of a text"}
+    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "use --maps self to see the weights of a text"}
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": ("shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one"),
-        "explain": (
-            "surveys all heads: attn self --model MODEL --head LAYER:HEAD --explain explains one head"
+        "layer": (
+            "shows all layers: use attn multihead --model MODEL --layer {value} to see the heads of one"
         ),
-        "checkpoints": "surveys a single model: attn watch {value} shows heads over checkpoints",
+        "explain": (
+            "surveys all heads: use attn self --model MODEL --head LAYER:HEAD --explain to explain one head"
+        ),
+        "checkpoints": "surveys a single model: use attn watch {value} to see heads over checkpoints",
     }
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
@@ -211,7 +213,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
-        Everyday("only heads with this pattern: induction, uniform, ..."),
+        Everyday("show only heads with this pattern, such as induction"),
     ] = Field(None, description="show only the heads of this pattern, strongest first")
     sort: Annotated[
         HeadStatistic | None,
@@ -226,14 +228,14 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         ),
         description=f"sort the heads by this statistic, largest first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: bool = Field(False, description="with `sort`: smallest first")
+    ascending: bool = Field(False, description="with `sort`: the smallest first")
     top: Size | None = Field(None, description="show only the first N heads")
-    table: Annotated[bool, Everyday("every statistic of every head")] = Field(
+    table: Annotated[bool, Everyday("show every statistic of every head")] = Field(
         False, description="show every statistic of every head"
     )
     statistic: Annotated[
         HeadStatistic | None,
-        Everyday("a statistic as a grid of layers and heads"),
+        Everyday("show a statistic as a grid of layers and heads"),
     ] = Field(None, description="show a statistic as a grid of layers and heads instead of the table")
 
     head: Annotated[
@@ -359,7 +361,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             yield contradiction("head", f"must be one head unless there are many pictures (got {self.head})")
         else:
             needed = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-            on_text = f"attn self --model MODEL --head {self.head} shows it on one text"
+            on_text = f"use attn self --model MODEL --head {self.head} to see it on one text"
             yield contradiction("head", f"needs {needed}: {on_text}", "texts")
 
     def _contradictions_of_statistics(self) -> Contradictions:

@@ -119,7 +119,7 @@ class ModelSpec(ModelNameSpec):
     # The model that is used without `model`: the shipped folder, or none.
     default_model: ClassVar[str | None] = None
     parts_elsewhere: ClassVar[Mapping[str, str]] = {
-        "weights": "attn heads --maps self shows the weights of a text"
+        "weights": "use attn heads --maps self to see the weights of a text"
     }
     # If true, the model is loaded with its language-modelling head, provided that it has one.
     needs_head: ClassVar[bool] = False
@@ -135,7 +135,7 @@ class ModelSpec(ModelNameSpec):
     )
     load: Literal["auto", "memory", "disk"] = Field(
         "auto",
-        description="where to keep the model's weights: memory; disk (read as needed); auto: by size",
+        description="where to keep the model's weights: memory, disk (read as needed) or auto (by size)",
     )
 
     @classmethod
@@ -307,7 +307,7 @@ class TextOrProbeSpec(Spec):
     file: FileOfText = None
     probe: Annotated[
         Literal["repeated"] | None,
-        NoFlag("is the default without a text: leave it out (--num-tokens N sets its length)"),
+        NoFlag("is the default without a text: omit --probe (use --num-tokens N to set the length)"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",

@@ -95,7 +95,8 @@ def vector_file_dim(path: Path) -> int:
     except OSError as error:
         raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
     if len(fields) > 1 and len(fields[0]) == 2 and len(fields[1]) != 2:
-        raise ValueError(f"{path}: the first line is a word2vec header, not a word and its vector: remove it")
+        header = "a word2vec header, not a word and its vector: remove that line"
+        raise ValueError(f"{path}: the first line is {header}")
     dim = min(map(_trailing_numbers, fields), default=0)
     if dim < 1:
         raise ValueError(f"{path}: is not a word-vector file: its lines must be a word and numbers")
@@ -228,7 +229,7 @@ def names_file(value: str) -> bool:
 
 
 def text_or_file(value: str, key: str) -> str:
-    """Return the text, or the contents of the file it names. Raises UserError if the file is unreadable."""
+    """Return the text, or the contents of the file that it names. Raises UserError for an unreadable file."""
     if not names_file(value):
         return value
     return read_text(value, key).strip()
@@ -243,7 +244,7 @@ def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     tokens = TOKENIZERS[tokenizer](text)
     if not tokens:
         raise UserError(
-            f"{key}: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)"
+            f"{key}: no tokens left after punctuation was removed (use `tokenizer` whitespace to keep it)"
         )
     return tokens
 
@@ -333,7 +334,7 @@ def word_vectors(
     missing = [word for word in words if word not in vectors]
     if missing and unknown == "error":
         listed = ", ".join(missing[:MAX_LISTED_WORDS]) + (", ..." if len(missing) > MAX_LISTED_WORDS else "")
-        raise UserError(f"embedding: {path} has no vector for {listed} (`unknown` zero uses zeros instead)")
+        raise UserError(f"embedding: {path} has no vector for {listed} (use `unknown` zero for zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
     return WordVectors(tuple(words), np.stack([vectors.get(word, zeros) for word in words]))
 
@@ -403,7 +404,7 @@ def _other_files(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 
 def _text(source: TextSource) -> str | None:
-    """Return the text of a setting or file, or the token ids that the file holds in its place."""
+    """Return the text of a setting or file, or the token ids that the file holds instead of a text."""
     if source.file is None:
         return source.text
     text = read_text(source.file)

@@ -202,14 +202,16 @@ def _like(character: str) -> str:
 codecs.register_error(LEGIBLE, _legible)
 
 BINARY = {
-    b"SQLite format 3\0": ("is a database: if it is a store, attn results, watch or heads --store shows it"),
+    b"SQLite format 3\0": (
+        "is a database: if it is a store, use attn results, watch or heads --store to show it"
+    ),
     b"%PDF": "is a PDF, not text: convert it with pdftotext",
-    b"\x89PNG": "is a picture, not text: attn heads --image reads it",
-    b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",
+    b"\x89PNG": "is a picture, not text: use attn heads --image to read it",
+    b"\xff\xd8\xff": "is a picture, not text: use attn heads --image to read it",
     b"PK\x03\x04": "is a zip archive, not text",
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"PAR1": "is a Parquet table, not text",
-    b"GGUF": "is a model, not text: --model reads it",
+    b"GGUF": "is a model, not text: use --model to read it",
     b"\xff\xfe": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
 }

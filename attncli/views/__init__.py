@@ -61,11 +61,11 @@ class Display:
 
     A first screen has at most `height` lines (None: its usual number). `scale_colors` is the colour scale of
     a heatmap: linear, log, or row (each row separately); None chooses one that suits the numbers. The first
-    `skip_first_keys` keys are excluded from it and left blank. Vectors show at most `most_dims` numbers
-    (None: as many as fit). `show` holds the requested parts; if it is empty, a view with first screens shows
-    one, with `screen_precision` decimals. The picture of a single map has at most `map_lines` lines. `title`
-    replaces a picture's title. `step` is the only step of an explanation to show, from 1. `is_saved`: the
-    report comes from a file, to which the next commands apply.
+    `skip_first_keys` keys are excluded from the colour scale and left blank. Vectors show at most `most_dims`
+    numbers (None: as many as fit). `show` holds the requested parts; if it is empty, a view with first
+    screens shows one, with `screen_precision` decimals. The picture of a single map has at most `map_lines`
+    lines. `title` replaces a picture's title. `step` is the only step of an explanation to show, from 1.
+    `is_saved`: the report comes from a file, to which the next commands apply.
     """
 
     width: int | None = None

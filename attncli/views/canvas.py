@@ -77,7 +77,7 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
 
 
 MOST_DOTS = 1000
-"""The dots along each side of a finely drawn image: more than the picture has for it."""
+"""The dots along each side of a finely drawn image: more than the space in the picture has."""
 
 
 def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:

@@ -34,7 +34,7 @@ def _dumps(data: Any) -> str:
 
 
 def _array(values: np.ndarray) -> Iterator[str]:
-    """Yield an array's JSON row by row, because lists of Python numbers take eight times its memory."""
+    """Yield an array's JSON row by row: lists of Python numbers take eight times the array's memory."""
     if values.ndim <= 1:
         yield _dumps(plain(values))
         return
@@ -45,7 +45,7 @@ def _array(values: np.ndarray) -> Iterator[str]:
 
 
 def pieces(value: Any) -> Iterator[str]:
-    """Yield the JSON of mappings, lists and arrays in pieces."""
+    """Yield the JSON of mappings, lists and arrays piece by piece."""
     if isinstance(value, NamedTensor):
         yield from _array(value.values)
     elif isinstance(value, Mapping):

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class Element:
     """A part of a first screen.
 
-    `settings` names the settings that it reads, which a saved report may lack; `said` names the sentences of
-    the report that it shows. `shows` tests whether a report has this part.
+    `settings` names the settings that the part reads, which a saved report may lack; `said` names the
+    sentences of the report that the part shows. `shows` tests whether a report has this part.
     """
 
     settings: Mapping[str, type] = field(default_factory=dict)
@@ -314,7 +314,7 @@ class PatternCells(TableColumn):
 
 @dataclass(frozen=True)
 class LookedAtCells(TableColumn):
-    """The key with the most weight of each head at one token, if this takes as many columns as `of` allows.
+    """The key with each head's largest weight at one token, if `of` contains the number of columns needed.
 
     If the token is the same for all heads, the header is `from TOKEN DOES`; otherwise, it is `KEY key`.
     """

@@ -500,8 +500,8 @@ def _order(report: Report) -> str:
         queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
         to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
         of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
-        name = f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens,"
-    return plain_text(f", {'smallest' if spec.get('ascending') else 'largest'} {name} first")
+        name = f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens"
+    return plain_text(f", sorted by {name}, {'smallest' if spec.get('ascending') else 'largest'} first")
 
 
 MOST_TIMED = 5

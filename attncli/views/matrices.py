@@ -202,7 +202,8 @@ UNITS = {
 
 
 def tensor_unit(name: str, axes: tuple[str, ...]) -> str:
-    """Return what a tensor's numbers are: weight, score, nats, tokens or logit; otherwise, the tensor's name.
+    """Return what a tensor's numbers are: weight, score, nats, tokens or logit; for others, the tensor's
+    name.
 
     A grid of heads is named after its statistic, perhaps with a stack: `entropy decoder`; for a store `mean
     of entropy` or `entropy.mean by head_dim and causal`.

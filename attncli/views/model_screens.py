@@ -144,7 +144,7 @@ def patterns_on_average(rows: Records[Any]) -> Column:
 def looked_at_columns(
     rows: Records[Any], display: Display, does: str = "looks at", key_header: str = "strongest"
 ) -> list[Column]:
-    """Return columns with the key that each head looks at most from one token, and the key's weight.
+    """Return columns with the key to which each head gives the most weight from one token, and that weight.
 
     If the token differs between heads (for each, the token where it matters most), a column for the token
     comes first.

@@ -113,7 +113,7 @@ class MatrixPart:
         return None
 
     def _cut(self) -> Grid:
-        """Return the first keys that fit, and beside them the key that each query looks at most."""
+        """Return the first keys that fit and, beside them, the key with the most weight for each query."""
         self.labels.column_width = CUT_WIDTH
         self.labels.row_width = min(CUT_LABEL, self.labels.row_width or 0)
         label = self._label()

@@ -470,7 +470,7 @@ def model_setting(report: Report) -> str:
 
 
 def default_model(report: Report) -> str | None:
-    """Return the model that an experiment uses by default, or None if it needs none or one must be named."""
+    """Return an experiment's default model, or None if it needs no model or the user must name one."""
     return getattr(SPECS.get(report.experiment), "default_model", None)
 
 

@@ -60,7 +60,11 @@ def test_parts_that_no_report_has_are_refused_before_it_is_made(
     report = attncli.run(name)
     assert {*parts_of(report)} <= {*parts} <= {*parts_of(report), *shown_names_of(name)}
     monkeypatch.setattr("attncli.models.loading.load_pretrained", None)
-    others = {"weights": ": attn heads --maps self shows the weights of a text", "scores": "", "output": ""}
+    others = {
+        "weights": ": use attn heads --maps self to see the weights of a text",
+        "scores": "",
+        "output": "",
+    }
     for part, where in others.items():
         has = f"it has {', '.join(parts)}, ..., all"
         line = f"--show: a report of {name} holds no {part}{where}; {has}\n"

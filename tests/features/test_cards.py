@@ -223,7 +223,7 @@ def test_what_needs_a_feature_that_is_switched_off_says_so(
     ]
     ended = attn(commands, tmp_path, off="cache")
     assert ended[0] == (2, "", "cache: is switched off by ATTN_OFF=cache\n")
-    assert ended[1] == (2, "", "cahce: is not a command: attn --help lists all commands\n")
+    assert ended[1] == (2, "", "cahce: is not a command: see attn --help for all commands\n")
     assert [each.code for each in ended[2:]] == [0] * 5, ended
     assert "heads\n" in ended[4].out and "curve\n" in ended[4].out
     for name, file in files.items():

@@ -173,7 +173,7 @@ def test_the_screen_and_json_list_the_named_tokens(attn: Attn, tmp_path: Path) -
     assert of_second == meant("--from", "6", "--to", "7")[1] != of_both
     assert meant("--to", "last")[0] == [("to", "last", 9, "[SEP]")]
     shown = " ".join(attn([*command, "--from", "cat", "--to", "the", "--top", "3"]).out.split())
-    assert "largest weight from 2 cat, 6 cat (their mean) to 1 the, 5 the (summed) first" in shown
+    assert "sorted by weight from 2 cat, 6 cat (their mean) to 1 the, 5 the (summed), largest first" in shown
     assert "weight on 9 [SEP]" in attn([*command, "--to", "last"]).out
 
 

@@ -188,7 +188,7 @@ def test_unsuitable_models_are_refused() -> None:
             "self",
             {"model": model, "tokenizer": tokenizer, "device": "cpu", "embed_dim": 8},
             [
-                "device: cannot be changed for a model that is already loaded: omit it",
+                "device: cannot be changed for a model that is already loaded: omit this setting",
                 "embed_dim: cannot be combined with model, which has its own",
             ],
         ),

@@ -69,7 +69,7 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
         chunks = chunks_of(numbers[-1] + 1, 1)[numbers[0] :]
         results = by_number(run_cluster(chunk_work.killed_by_thirteen, chunks, local.scheduler_address))
     died = results.pop(KILLER)
-    assert isinstance(died, Died) and died.reason.endswith("workers ended while computing it")
+    assert isinstance(died, Died) and died.reason.endswith("workers ended while computing this run")
     assert results == {i: i**2 for i in numbers if i != KILLER}
 
 
@@ -109,7 +109,7 @@ def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     run = cluster.run_in_cluster
     with local_cluster(n_workers=0) as local, pytest.raises(RunError, match="has no workers"):
         list(run(chunks_of(3, 1), chunk_work.squares, scheduler=local.scheduler_address, on_wait=told.append))
-    assert told == [f"scheduler: {local.scheduler_address} has no workers yet: waiting 1 s for one"]
+    assert told == [f"scheduler: {local.scheduler_address} has no workers yet: waiting 1 s for a worker"]
 
 
 @pytest.mark.parametrize(

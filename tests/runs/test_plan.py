@@ -163,7 +163,7 @@ ERRORS = [
     ),
     (
         '{"sentence": "..."}',
-        ["sentence: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)"],
+        ["sentence: no tokens left after punctuation was removed (use `tokenizer` whitespace to keep it)"],
     ),
 ]
 
@@ -192,7 +192,8 @@ def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         make_plan([tmp_path / "x.yaml"], {}, PromptFile(str(path)))
     assert list(caught.value.lines) == [
-        f"{path}:2: sentence: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)",
+        f"{path}:2: sentence: no tokens left after punctuation was removed"
+        " (use `tokenizer` whitespace to keep it)",
         f"{path}:3: is not UTF-8 text (byte 3)",
     ]
 
@@ -213,7 +214,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "prompts", "line"),
     [
-        ("experiment: norm", "a", "x.yaml:1:1: experiment: norm reads no sentence: leave out --file"),
+        ("experiment: norm", "a", "x.yaml:1:1: experiment: norm reads no sentence: omit --file"),
         ("experiment: self", "\n \n", "--file p.txt: contains no sentence"),
         ("experiment: self\nbatch_size: 3\nnum_tokens: 2", "a", "x.yaml:2:1: batch_size: needs num_tokens"),
     ],

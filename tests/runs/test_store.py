@@ -156,8 +156,8 @@ def test_rows_and_weights_are_stored_on_request(attn: Attn, tmp_path: Path) -> N
     assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
     assert not orphan.exists() and (tmp_path / "runs.db-weights" / "notes.txt").exists()
     assert attn([*arguments, "-o", str(store)]).err.splitlines() == [
-        f"--rows: {store} was created with it: add the flag, or start over with --fresh",
-        f"--weights: {store} was created with it: add the flag, or start over with --fresh",
+        f"--rows: {store} was created with this flag: add it, or start over with --fresh",
+        f"--weights: {store} was created with this flag: add it, or start over with --fresh",
     ]
     assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
@@ -285,12 +285,12 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--fresh"], "--fresh: needs a store: -o FILE.db"),
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db", "--format", "csv"], "--format: does not apply to a store: attn results x.db --tidy -o FILE exports one"),
+        (["-o", "x.db", "--format", "csv"], "--format: does not apply to a store: use attn results x.db --tidy -o FILE to export the store"),
         (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, whose cluster has its own workers"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
-        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)} unless --format is given"),
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip

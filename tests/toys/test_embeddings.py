@@ -95,7 +95,7 @@ def test_word_vectors_are_split_from_the_right_and_the_first_counts(vector_file:
 
 
 def test_unknown_words_are_reported_or_zero(vector_file: Path) -> None:
-    with pytest.raises(UserError, match=r"vectors.txt has no vector for dog, zebra \(`unknown` zero"):
+    with pytest.raises(UserError, match=r"vectors.txt has no vector for dog, zebra \(use `unknown` zero"):
         read_word_vectors(vector_file, ["dog", "the", "zebra"], 3, unknown="error")
     vocabulary = read_word_vectors(vector_file, ["dog", "the"], 3, unknown="zero")
     assert vocabulary.table.tolist() == [[0, 0, 0], [1, 2, 3]]

@@ -70,8 +70,8 @@ STORE_FLAGS = (
 PARAMETERS = (
     argument(
         "files",
-        "Config files, each with one experiment, steps or a sweep, such as {experiment: heads, "
-        "sweep: {sentence: [a b, c d]}}. `attn lesson --copy lessons` writes some; "
+        "Config files, each with one experiment, several steps or a sweep, such as {experiment: heads, "
+        "sweep: {sentence: [a b, c d]}}. `attn lesson --copy lessons` writes some examples; "
         "`attn heads --show-config > my.yaml` writes the settings of a command.",
         "FILE",
         kind=list[str],
@@ -79,15 +79,15 @@ PARAMETERS = (
     ),
     option(
         "sentences --file",
-        "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
+        "Run each experiment on every sentence in a file: one per line, or JSON Lines (.jsonl) with "
         "sentence (or text), context, answer and id; - reads stdin.",
         "FILE",
         reads_file=True,
-        everyday="run each experiment on every sentence of a file",
+        everyday="run each experiment on every sentence in a file",
     ),
     option(
         "--set",
-        "Override a setting of the files; repeatable.",
+        "Override a setting in the files; repeatable.",
         "KEY=VALUE",
         kind=list[str],
         everyday="override a setting in the files",
@@ -111,7 +111,7 @@ PARAMETERS = (
         'Exit with code 1 unless every run meets this condition: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
-        everyday='a condition on every run: "entropy.mean < 2"',
+        everyday='require every run to meet: "entropy.mean < 2"',
     ),
     *(FORMAT, OPEN, SHOW, PRECISION, *COLOR_FLAGS),
     flag("--debug", DEBUG_HELP),
@@ -150,7 +150,7 @@ def run_files(
         checked_store(store)
     elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
         known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
-        raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
+        raise UserError(f"-o {output}: the suffix must be one of {known} unless --format is given")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     to = Destination(output=None if store else output, format=format, several=True, **flags)
     overrides = parse_overrides(set)
@@ -173,7 +173,8 @@ def run_files(
 def _refuse_flags(store: Path | None, store_flags: dict[str, Any], view: str | None) -> None:
     errors = [*store_errors(store, store_flags)]
     if store is not None and view is not None:
-        errors.append(f"--format: does not apply to a store: attn results {store} --tidy -o FILE exports one")
+        advice = f"use attn results {store} --tidy -o FILE to export the store"
+        errors.append(f"--format: does not apply to a store: {advice}")
     if errors:
         raise UserError(*errors)
 

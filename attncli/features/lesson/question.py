@@ -105,7 +105,7 @@ def lesson(which: str) -> Lesson:
     near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     last = every[-1].number if every else 0
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {last}'}"
-    raise UserError(f"lesson: no lesson is called {which:.60}: give {listed} (attn lesson lists all lessons)")
+    raise UserError(f"lesson: no lesson is called {which:.60}: give {listed} (see attn lesson for a list)")
 
 
 def copy_files(folder: Path) -> list[str]:

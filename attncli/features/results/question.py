@@ -95,28 +95,28 @@ EXAMPLES = (
 )
 WHERE = option(
     "--where",
-    "Only statistics that meet this condition: a setting, layer, head, id or statistic, a comparison and a "
-    'value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
+    "Show only statistics that meet this condition: a setting, layer, head, id or statistic, a comparison and "
+    'a value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='a condition such as "causal = true" or "head = 5:11"; may be repeated',
+    everyday='require a condition, such as "causal = true" or "head = 5:11"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
-    "One row per value of a setting, layer, head (in a model with its layer) or id; repeatable; "
+    "Show one row per value of a setting, layer, head (in a model with its layer) or id; repeatable; "
     "the name none gives one row for all runs. "
     "[default: the swept settings, and layer and head of a model]",
     "NAME",
     kind=list[str],
-    everyday="one row per value of this setting; may be repeated",
+    everyday="show one row per value of this setting; may be repeated",
 )
 NO_GROUPS = "none"
 STATISTIC = option(
     "--statistic",
-    "Only this statistic; repeatable.",
+    "Show only this statistic; repeatable.",
     "NAME",
     kind=list[str],
-    everyday="only this statistic; may be repeated",
+    everyday="show only this statistic; may be repeated",
 )
 SORT = option(
     "--sort",
@@ -124,8 +124,12 @@ SORT = option(
     choices=GROUP_SUMMARY,
     everyday="sort by this number, the largest first",
 )
-ASCENDING = flag("--ascending", "With --sort: smallest first.", everyday="with --sort: smallest first")
-TOP = option("--top", "Show only the first N rows.", "N", kind=int, min=1, everyday="only the first N rows")
+ASCENDING = flag(
+    "--ascending", "With --sort: the smallest first.", everyday="with --sort: the smallest first"
+)
+TOP = option(
+    "--top", "Show only the first N rows.", "N", kind=int, min=1, everyday="show only the first N rows"
+)
 
 
 def show_results(

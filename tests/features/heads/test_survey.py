@@ -169,7 +169,10 @@ def test_a_store_of_many_texts_per_run_is_refused(tmp_path: Path, attn: Attn, te
     ended = attn(["heads", "--store", store])
     assert ended.code == 2 and "has no survey of heads, text by text" in ended.err
     ended = attn(["batch", str(config), "--file", texts, "-o", str(tmp_path / "s.db")])
-    assert ended.code == 2 and ended.err == f"{config}:1:1: reads a file of texts itself: leave out --file\n"
+    assert (
+        ended.code == 2
+        and ended.err == f"{config}:1:1: the experiment reads a file of texts itself: omit --file\n"
+    )
     ended = attn(["heads", "--relations", str(ROOT / "configs" / "alice.conllu"), "-o", store])
     assert ended.code == 2 and ended.err.endswith("-o FILE.json writes relations\n")
 

@@ -140,7 +140,7 @@ def test_a_pipe_gets_the_whole_lesson(attn: Attn, which: str) -> None:
     ],
 )
 def test_unknown_lessons_are_refused(attn: Attn, which: str, near: str) -> None:
-    line = f"lesson: no lesson is called {which}: give {near} (attn lesson lists all lessons)\n"
+    line = f"lesson: no lesson is called {which}: give {near} (see attn lesson for a list)\n"
     assert attn(["lesson", which]) == (2, "", line)
 
 

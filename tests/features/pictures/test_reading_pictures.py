@@ -399,7 +399,7 @@ def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: At
     shutil.copy(folders["many"] / "2.png", tmp_path / "1.png")
     assert "1 done now" in attn(store).err, "a picture is known by what is in it"
     (tmp_path / "heads.yaml").write_text("experiment: average\n")
-    assert "average reads no picture: leave out --file" in attn(batch).err
+    assert "average reads no picture: omit --file" in attn(batch).err
 
 
 def test_removing_a_head_turns_cls_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:

@@ -250,7 +250,7 @@ def test_a_store_is_refused_with_the_commands_that_show_it(tmp_path: Path, attn:
     store = tmp_path / "runs.db"
     sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
     ended = attn(["show", str(store)])
-    wanted = "is a database: if it is a store, attn results, watch or heads --store shows it"
+    wanted = "is a database: if it is a store, use attn results, watch or heads --store to show it"
     assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")
 
 

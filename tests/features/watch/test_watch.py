@@ -464,7 +464,7 @@ def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -
     title, read, *others = attn(["watch", "lessons/learning-to-copy.db"]).out.split("\n")
     assert ended.out.split("\n") == [
         title,
-        f"{read}. It ships with attn: attn watch RUN shows yours",
+        f"{read}. It ships with attn: use attn watch RUN to see yours",
         *others,
     ]
     assert attn(["watch", "--head", "1:1", "--format", "csv"]).out.startswith("step,loss,pattern,")
