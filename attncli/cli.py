@@ -43,7 +43,7 @@ from attncli.system.version import __version__
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter
 
-HELP = """Show where each token looks: in a sentence, in a model's heads or in many runs.
+HELP = """Show where each token looks: in a sentence, a model's heads or many runs.
 
 attn alone shows a trained head; attn COMMAND --help-all shows every flag;
 attn info shows versions, plugins and schemas.
@@ -526,7 +526,7 @@ def _failed(error: Exception) -> int:
             damaged = f"{package}: its entry_points.txt is damaged"
             _print_errors(f"{damaged}, so torch cannot be imported: reinstall the package")
         case _:
-            why = f"{type(error).__name__}: {error} (--debug shows where"
+            why = f"{type(error).__name__}: {error} (use --debug to see where"
             plugin = _plugin_that_raised(error)
             _print_errors(
                 f"internal error: {why}; please report it)" if plugin is None else f"plugin {plugin}: {why})"

@@ -289,7 +289,9 @@ def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> Non
         line = f"{package}: attn_spread.{module}:{part} cannot be imported: ValueError: a\\x1b[1m\n"
         assert (saved.code, shown.code, shown.err) == (0, 0, line) and "\nheads\n" in shown.out
         assert asked.code == (module == "results")
-    assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
+    assert re.fullmatch(
+        f"{re.escape(package)}: ValueError: a\\S+ \\(use --debug to see where\\)\n", asked.err
+    )
 
 
 @pytest.mark.nightly
@@ -362,7 +364,7 @@ def test_entry_points_of_former_groups_are_reported(tmp_path: Path) -> None:
     assert [re.split(r"\s{2,}", line) for line in listed.out.splitlines()] == [
         [
             *(group, f"old_{group}", "attn-old 1.0"),
-            f"no longer supported: list it in the card's `{field}` and the card in attncli.features",
+            f"no longer supported: list the part in the card's `{field}`, and the card in attncli.features",
         ]
         for group, field in FORMER_GROUPS.items()
     ]

@@ -125,7 +125,7 @@ def _state(plugin: Plugin) -> str:
     """Return `ok`, or say why the plugin is not used."""
     if plugin.group in FORMER_GROUPS:
         field = FORMER_GROUPS[plugin.group]
-        return f"no longer supported: list it in the card's `{field}` and the card in {SECTION}{GROUP}"
+        return f"no longer supported: list the part in the card's `{field}`, and the card in {SECTION}{GROUP}"
     try:
         return _card_state(plugin)
     except BrokenPlugin as error:

@@ -186,7 +186,7 @@ def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -
         parts.append(f"{driver.num_done_before:,} were already stored")
     parts.extend(_repeats(driver.plan, driver.num_runs))
     if num_earlier:
-        parts.append(f"{num_earlier:,} of earlier plans left out (attn results --all includes them)")
+        parts.append(f"{num_earlier:,} of earlier plans left out (use attn results --all to include them)")
     if driver.failed:
         parts.append(f"{driver.failed:,} failed")
     if driver.stopped:

@@ -71,7 +71,7 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
         return f"{typed}: is not a command: use attn {reader} {shlex.join([word])} to read it"
     text = " ".join([word, *takewhile(lambda arg: not arg.startswith("-"), following)])
     if any(map(str.isspace, text)) and is_offered("attn self"):
-        return f"{text[:MAX_QUOTED]}: is a text, not a command: attn self {_quoted(text)}"
+        return f"{text[:MAX_QUOTED]}: is a text, not a command: use attn self {_quoted(text)}"
     return f"{typed}: is not a command: see attn --help for all commands"
 
 
@@ -125,8 +125,8 @@ def _needs_value(flag: str, flags: Flags) -> str:
 
 def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
     on = flag.replace("--no-", "--", 1)
-    off = f", --no-{on[2:]} turns it off" if f"--no-{on[2:]}" in flags else ""
-    return f"{flag}: takes no value (got {value[:MAX_QUOTED]}): {on} turns it on{off}"
+    off = f" or --no-{on[2:]} to turn it off" if f"--no-{on[2:]}" in flags else ""
+    return f"{flag}: takes no value (got {value[:MAX_QUOTED]}): use {on} to turn it on{off}"
 
 
 def _quoted(text: str) -> str:
@@ -177,7 +177,7 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
     if arguments != ["TEXT"]:
         return f'{problem}: put the text in quotes: attn {command} --sentence "the cat sleeps"'
     if command == "cross" and len(args) == 2:
-        return f"{problem}: attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
+        return f"{problem}: use attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
     text = "the cat sleeps" if any(arg.startswith("-") for arg in args) else " ".join(args)
     return f"{problem}: put the text in quotes: attn {command} {_quoted(text)}"
 

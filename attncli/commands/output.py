@@ -510,7 +510,7 @@ def checked_path(output: str | None) -> Path | None:
 
 
 def checked_store(path: Path) -> Path:
-    """Return the path of a store. Raises UserError if neither a file nor a folder can be written there."""
+    """Return the path of a store. Raises UserError if the path is not a folder and cannot be written."""
     if not path.is_dir():
         checked_path(str(path))
     return path

@@ -33,15 +33,15 @@ ARRAY_FLAGS = (
         "Tokens of the array's keys, if they differ from the queries'.",
         "FILE",
         group="Input",
-        everyday="tokens of the keys, if different",
+        everyday="tokens of the keys, if they differ from the queries'",
         reads_file=True,
     ),
     option(
         "--array",
-        "Which array to read from a file with several.",
+        "The array to read from a file with several arrays.",
         "NAME",
         group="Input",
-        everyday="the array to open, if the file has several",
+        everyday="the array to open, if the file has several arrays",
     ),
 )
 

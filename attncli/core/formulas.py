@@ -185,7 +185,7 @@ def _plugin_formula(place: str, function: Callable[[Rows], Any]) -> Callable[[Ro
             raise
         except Exception as error:  # third-party code may fail in any way
             why = ascii(f"{type(error).__name__}: {error}")[1:-1]
-            line = f"plugin {plugin_of(place)}: statistic {name}: {why} (--debug shows where)"
+            line = f"plugin {plugin_of(place)}: statistic {name}: {why} (use --debug to see where)"
             raise BrokenPlugin(line) from error
         return numbers
 

@@ -44,9 +44,9 @@ LONG_TEXT_STATISTICS = (
     "neighbour",
     "normalized_entropy",
 )
-"""Pattern statistics of every long text; others need a repeated word or a special token."""
+"""Pattern statistics that every long text has; other statistics need a repeated word or a special token."""
 MIN_ROWS = 5
-"""The least rows for a pattern to classify a head: a mean over fewer is unreliable."""
+"""The minimum number of rows for a pattern to classify a head: a mean over fewer rows is unreliable."""
 
 
 EVEN_COLUMNS = {name: f"even_{name}" for name in EVEN}

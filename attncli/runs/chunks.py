@@ -62,7 +62,7 @@ class Chunk:
         return len(self.jobs)
 
     def split(self) -> list["Chunk"]:
-        """Return both halves of the chunk, which are retried after a worker died."""
+        """Return the two halves of the chunk, to be retried after a worker died."""
         half = len(self.jobs) // 2
         return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
 

@@ -71,7 +71,7 @@ class Damaged(sqlite3.DatabaseError):
 
 
 class Connection(sqlite3.Connection):
-    """Handles signals while SQLite computes or another program locks the store (for at most `seconds`)."""
+    """A connection that handles signals while SQLite computes or waits for a lock, for at most `seconds`."""
 
     seconds = SECONDS_TO_READ
     ended_by: BaseException | None = None
@@ -95,7 +95,7 @@ class Connection(sqlite3.Connection):
                 yield self.ended_by is not None
             except GeneratorExit:
                 raise
-            except BaseException as ended:  # KeyboardInterrupt, SystemExit: `raise_if_ended` raises it again
+            except BaseException as ended:  # such as KeyboardInterrupt: `raise_if_ended` raises it again
                 self.ended_by = ended
 
     def raise_if_ended(self) -> None:

@@ -330,7 +330,7 @@ def _length(job: Job) -> int:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the end, so that every stored run is also counted."""
+    """Delay Ctrl-C until the end of the block, so that every stored run is also counted."""
     interrupted = False
 
     def note(*_: object) -> None:

@@ -174,7 +174,7 @@ class Reader:
             return None
         if self.all_runs:
             return f"included: {runs} (the plan of the last batch is number {self.plan})"
-        return f"left out: {runs} (--all includes them)"
+        return f"left out: {runs} (use --all to include them)"
 
     def environments(self) -> list[dict[str, str]]:
         """Return the versions that computed the runs."""

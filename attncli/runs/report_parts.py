@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def named(tensor: Tensor, *axes: str, mask: Mask | None = None, scale: float | None = None) -> NamedTensor:
-    """Return a tensor as plain data for the report, with its last axes named; the axes before are batches."""
+    """Return a tensor as plain data for the report, with its last axes named; earlier axes are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
     return NamedTensor((*batch, *axes), numbers.numpy(force=True), mask, scale)

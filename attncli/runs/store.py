@@ -165,7 +165,7 @@ class Store:
         return int(count)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
-        """Return the place of each run (for equal runs, that of the first), and True if it is done."""
+        """Return each run's place (for equal runs, the place of the first), and True if the run is done."""
         places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
@@ -364,7 +364,7 @@ def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> N
 
 
 def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Count the runs in the table `planned`, and the completed ones among them."""
+    """Count the runs in the table `planned`, and the completed runs among them."""
     query = (
         "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned LEFT JOIN runs USING (key)"
     )

@@ -382,7 +382,7 @@ def _joined(value: object) -> str:
 
 
 def _grid(axes: Settings[str, list[Given]]) -> Iterator[Point]:
-    """Yield every combination, with the last key's values changing fastest; only one if nothing is swept."""
+    """Yield every combination, the last key's values changing fastest, or only one if nothing is swept."""
     for values in product(*axes.values()):
         settings = dict(zip(axes, values, strict=True))
         yield Point(settings, ", ".join(f"{key} {_joined(value.value)}" for key, value in settings.items()))

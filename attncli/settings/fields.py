@@ -538,7 +538,7 @@ ALTERNATIVES = (
     ("sentence", "file", "texts", "relations", "pairs", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
-"""Groups of settings that choose the same text: a flag replaces any of its group in a file."""
+"""Groups of settings that choose the same text: a flag replaces any setting of its group in a file."""
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 

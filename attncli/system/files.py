@@ -55,7 +55,7 @@ def is_store_name(name: str) -> bool:
 
 
 def not_a_file(mode: int, *, may_be_pipe: bool = False) -> str | None:
-    """Return `is a device, not a file` or similar, by its mode; None for a regular file."""
+    """Return `is a device, not a file` or similar, judged by the mode; None for a regular file."""
     kind = KINDS.get(stat.S_IFMT(mode))
     is_welcome = kind is None or (may_be_pipe and stat.S_ISFIFO(mode))
     return None if is_welcome else f"is {kind}, not a file"

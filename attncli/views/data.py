@@ -362,7 +362,7 @@ LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axi
 
 
 def main_table(report: Report) -> DataTable:
-    """Return the statistic that the Spec names or, without one, the first of the following that exists.
+    """Return the statistic that the Spec names or, if it names none, the first of these that exists.
 
     Tables come before other statistics; then the weights, with all tensors that share their axes; row
     statistics; groups of numbers with the same names, one row per group; tensors.

@@ -440,7 +440,7 @@ class HeadGrids(Element):
     has_numbers: bool = False
 
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
-        """Return the grids. If they are too many, they are shown only where lines are left over."""
+        """Return the grids. If there are too many, they are shown only where lines are left over."""
         grids = report.tensors.items() if self.shows(report) else ()
         drawings = [
             self._drawing(report, name, tensor, display) for name, tensor in grids if tensor.axes == PLACES

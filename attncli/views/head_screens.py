@@ -108,7 +108,7 @@ def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, 
 
 
 def _worth(pattern: str) -> int:
-    """Return 0 for a pattern with few heads, 1 for one with many, 2 for one without any."""
+    """Return 0 for a pattern with few heads, 1 for a pattern with many, 2 for a pattern with no heads."""
     known = HEAD_PATTERNS.get(pattern)
     return 2 if known is None else int(known.precedence != 1)
 

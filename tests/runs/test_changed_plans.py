@@ -63,15 +63,15 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     attn(batch(tmp_path, ["a b", "c d e", "f"]))
     before = exported(attn, store)
     ended = attn(batch(tmp_path, ["c d e"]))
-    left = "2 of earlier plans left out (attn results --all includes them)"
+    left = "2 of earlier plans left out (use attn results --all to include them)"
     assert ended == (0, "", f"{store} has 1 of 1 runs, nothing was left to do, {left}\n")
     assert len(done_runs(store)) == 3
     assert [row["count"] for row in entropies(attn, store)] == [1]
     shown = attn(["results", str(store)])
     assert "1 run is done, 0 failed" in shown.out
-    assert "Left out: 2 runs of earlier plans (--all includes them)." in shown.out
+    assert "Left out: 2 runs of earlier plans (use --all to include them)." in shown.out
     told = attn(["results", "--tidy", str(store)])
-    assert told.err == f"{store}: left out: 2 runs of earlier plans (--all includes them)\n"
+    assert told.err == f"{store}: left out: 2 runs of earlier plans (use --all to include them)\n"
     assert {row["id"] for row in exported(attn, store)} == {"1"}
     everything = exported(attn, store, "--all")
     assert {(row["run"], row["id"], row["plan"]) for row in everything} == {

@@ -95,7 +95,7 @@ EXAMPLES = (
 )
 WHERE = option(
     "--where",
-    "Show only statistics that meet this condition: a setting, layer, head, id or statistic, a comparison and "
+    "Show only values that meet this condition: a setting, layer, head, id or statistic, a comparison and "
     'a value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
     "CONDITION",
     kind=list[str],
