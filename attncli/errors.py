@@ -160,7 +160,7 @@ def synonym(word: str, known: Collection[str]) -> str | None:
 
 
 def similar_word(word: str, known: Collection[str]) -> str | None:
-    """Return the similarly spelled word in `known`, in any case, or the only one that begins with `word`."""
+    """Return the word in `known` with a similar spelling, or the only one there that begins with `word`."""
     from difflib import get_close_matches
 
     plain = word.lower().replace("-", "_")

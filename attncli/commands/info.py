@@ -54,7 +54,7 @@ NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info
 
 
 def _parts_with_taken_names(card: Feature) -> list[str]:
-    """Return the parts of a card whose names belong to built-in parts or to those of an earlier plugin."""
+    """Return the parts of a card whose names belong to built-in parts or to parts of an earlier plugin."""
     from attncli.core.engines import ENGINES  # imports torch
 
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")

@@ -44,7 +44,7 @@ from attncli.system.platforms import usable_cores
 
 
 class RunErrors:
-    """Prints errors of runs to standard error as they come: the first lines, then a count of the others."""
+    """Prints errors of runs to standard error as they come: the first lines, then a count of the rest."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before

@@ -390,7 +390,7 @@ class Destination:
                 raise RunError(f"--open: the browser could not be started: open {self.path} yourself")
 
     def _is_walked(self) -> bool:
-        """Return True to show an explanation step by step: only a whole one, in an interactive terminal."""
+        """Return True to show an explanation step by step: if it is whole and the terminal is interactive."""
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
@@ -519,7 +519,7 @@ def checked_store(path: Path) -> Path:
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:
-    """Return the requested format, or else that of the file's suffix, or else the default.
+    """Return the requested format, or else the format of the file's suffix, or else the default.
 
     Raises UserError if the suffix belongs to a different format.
     """

@@ -237,7 +237,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def shares(value: Any) -> list[float]:
-    """Return distinct shares of a cache, given as one or more. Raises ValueError for others or for none."""
+    """Return distinct shares of a cache, given as one or more. Raises ValueError for other values or none."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -285,7 +285,7 @@ def rows_with(*columns: str, convert: Callable[[list[Any]], CheckedRows]) -> Cal
 
 
 def conditions(value: Any) -> list[str]:
-    """Return conditions like "max_score < 100", from one or more strings. Raises ValueError for others."""
+    """Return conditions like "max_score < 100" from one or more strings. Raises ValueError otherwise."""
     texts: list[Any] = listed(value) if is_list(value) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"must be a condition or a list of them (got {shown(value)})")

@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class NextToken(Record):
-    """A candidate for the next token: its probability, and the one without any removed heads."""
+    """A candidate for the next token: its probability, also without the removed heads if there are any."""
 
     token_id: int
     token: str

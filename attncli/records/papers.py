@@ -1,7 +1,7 @@
 """The papers behind the methods that made a report.
 
-Cards name papers by the ids of a bibliography in BibTeX; attn's own is data/papers.bib. `PAPERS` names those
-of the kernel's statistics and settings.
+Cards name papers by the ids of a bibliography in BibTeX; attn's own is data/papers.bib. `PAPERS` names the
+papers of the kernel's statistics and settings.
 """
 
 import re

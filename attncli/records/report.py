@@ -318,19 +318,17 @@ class Report:
         }
 
     def tensors_of(self, group: str) -> Tensors:
-        """Return the tensors of the group `rows` or `keys` of statistics; none if the report lacks the
-        group."""
+        """Return the tensors of the group `rows` or `keys`; none if the report lacks the group."""
         statistic = self.statistics.get(group)
         return statistic if isinstance(statistic, Tensors) else Tensors()
 
     def numbers(self, name: str) -> Numbers:
-        """Return the statistic with that name as numbers; no numbers if the report lacks the statistic."""
+        """Return the named statistic as numbers; no numbers if the report lacks the statistic."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Numbers) else Numbers()
 
     def table(self, name: str) -> Table:
-        """Return the statistic with that name as a table; an empty table if the report lacks the
-        statistic."""
+        """Return the named statistic as a table; an empty table if the report lacks the statistic."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Table) else Table()
 

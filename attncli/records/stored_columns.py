@@ -135,7 +135,7 @@ class SurveyNumber(NamedTuple):
     is_even: bool = False
 
     def name(self, *, has_stacks: bool) -> str:
-        """Return the number's name in a store, for a survey of several stacks or of one."""
+        """Return the number's name in a store, for a survey of several stacks or of one stack."""
         stack = PREFIXES[self.stack] if has_stacks else ""
         prefix = WITHOUT_FIRST_PREFIX if self.without_first else ""
         suffix = ROWS if self.counts_rows else EVEN if self.is_even else ""
@@ -168,7 +168,7 @@ def stack_and_name(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def feature_columns(features: Sequence[tuple[str, int, int, str]], others: Sequence[str]) -> StoredColumns:
-    """Return the columns of head statistics (stack, layer, head, statistic), then those of other numbers."""
+    """Return the columns of head statistics (stack, layer, head, statistic), then the other columns."""
     has_stacks = len({stack for stack, *_ in features}) > 1
     head_columns = (
         StoredColumn(SurveyNumber(stack, statistic).name(has_stacks=has_stacks), layer, head)

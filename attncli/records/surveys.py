@@ -119,7 +119,7 @@ class Stack(NamedTuple):
     def _even_by_mean_length(self, statistic: str) -> float | None:
         """Estimate `even_weight` for a causal model from the mean text length, all that row counts reveal."""
         num_rows = self.num_rows.get("sink_mass", 0)
-        num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each has one such row
+        num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each text has one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:
             return None
         num_tokens = num_rows // num_texts

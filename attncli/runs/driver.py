@@ -73,7 +73,7 @@ class Pending(NamedTuple):
 
 
 class Queue:
-    """Chunks that no worker holds: first the ones to retry, then those of the plan, taken one by one."""
+    """Chunks that no worker holds: first the chunks to retry, then the chunks of the plan, one by one."""
 
     def __init__(self, chunks: Iterable[Chunk], max_attempts_alone: int = MAX_ATTEMPTS_ALONE) -> None:
         self._chunks = iter(chunks)
@@ -237,7 +237,7 @@ def run_in_workers(
     """
     pool = Workers(Queue(chunks), work)
     try:
-        # At most one per chunk, because starting each takes a core about a second.
+        # At most one worker per chunk, because starting a worker takes a core about a second.
         for pending in islice(iter(pool.queue.take, None), workers):
             pool.start().send(pending)
         while pool.feed():
@@ -261,7 +261,7 @@ class Workers:
         return self.workers[-1]
 
     def feed(self) -> bool:
-        """Hand out chunks, one to every worker before any gets a second; return True if a worker is busy."""
+        """Hand out chunks, one to every worker before any gets two; return True if a worker is busy."""
         for level in range(1, CHUNKS_EACH + 1):
             for worker in self.workers:
                 if len(worker.sent) < level and (pending := self.queue.take()) is not None:

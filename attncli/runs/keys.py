@@ -70,7 +70,7 @@ class _Contents:
 
 
 def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
-    """Hash the settings, with the contents of the files they name in place of the paths."""
+    """Hash the settings, with the contents of the files that they name in place of the paths."""
     settings = {key: value for key, value in resolved_settings(spec).items() if key not in without}
     for key in (key for key in PATH_KEYS if key not in without):
         value = getattr(spec, key, None)

@@ -178,7 +178,7 @@ class Plan:
         return (item.spec for chain in self.chains for item in chain)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every chain with all its sentences before the next, so neighbours have equal settings."""
+        """Yield every chain with all its sentences before the next: neighbours have equal settings."""
         place = 1
         for i, chain in enumerate(self.chains):
             for prompt in self.prompts if self.prompts is not None else (None,):

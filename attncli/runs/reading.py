@@ -58,7 +58,7 @@ class Runs(NamedTuple):
 
 
 def model_of(settings: Mapping[str, Any]) -> Any:
-    """Return the model in the settings of a run, or the program if they name a program instead."""
+    """Return the model in the settings of a run, or the program if the settings name a program."""
     return settings.get("model", settings.get("program"))
 
 

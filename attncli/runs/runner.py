@@ -306,7 +306,8 @@ def run_loaded(
 
 
 class Session:
-    """Runs experiments one after another; each can continue the generator and vocabulary of the previous one.
+    """Runs experiments one after another; each can continue the generator and vocabulary of the experiment
+    before.
 
     `progress` reports on long work.
     """
@@ -317,7 +318,8 @@ class Session:
         self._draws: Draws | None = None
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:
-        """Return an experiment's report; without `reseed`, its generator continues from the previous one.
+        """Return an experiment's report; without `reseed`, its generator continues from the previous
+        experiment.
 
         Raises UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
@@ -636,7 +638,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts], kept: Kept) -> Se
         assert isinstance(page, SampledPage), "a model runs texts otherwise"
         draws = DrawsTogether([spec.seed for spec in specs])
         together = page.run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
-    except UserError:  # running each text by itself shows which one is to blame
+    except UserError:  # running each text by itself shows which text is to blame
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
     return list(_split(together, specs, texts)) if kept.reports else kept.of_texts(together, len(texts))
 

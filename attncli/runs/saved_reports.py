@@ -156,7 +156,7 @@ def with_axes(
 
 
 def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
-    """Return tensors with one number per batch, head and query (or key); ranked keys have one per rank."""
+    """Return tensors with a number per batch, head and query (or key); ranked keys have a number per rank."""
     if wrong := sorted(values.keys() ^ axes.keys()):
         raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing or unknown")
     tensors = Tensors()

@@ -232,7 +232,7 @@ def _list_value(field: "FieldInfo", value: Any) -> Any:
 
 
 def _device(value: Any) -> Any:
-    """Return the device. Raises ValueError for any other PyTorch device, suggesting an alternative."""
+    """Return the device. Raises ValueError for a device that attn does not use, with an alternative."""
     if not isinstance(value, str) or value in ("auto", "cpu", "cuda"):
         return value
     if value.startswith("cuda:") and value[5:].isdecimal():
@@ -264,7 +264,7 @@ class Spec(BaseModel):
     next_steps: ClassVar[tuple[str, ...]] = ()
     # For parts that the experiment's reports may lack, the command or flag that shows them.
     parts_elsewhere: ClassVar[Mapping[str, str]] = {}
-    # For settings that it lacks, what it does instead and what to use; {value} is the value.
+    # For settings that the experiment lacks, what it does instead and what to use; {value} is the value.
     settings_elsewhere: ClassVar[Mapping[str, str]] = {}
     # The parts that `--show` accepts for its reports, as listed in help.
     parts: ClassVar[tuple[str, ...]] = ()
@@ -300,7 +300,7 @@ class Spec(BaseModel):
 
     @classmethod
     def group_of(cls, key: str) -> str:
-        """Return the setting's heading in help: its own, or else that of the class that declares it."""
+        """Return the setting's heading in help: its own, or else that of its declaring class."""
         titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Heading))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
         return next(titles, next(base.group for base in bases if key in base.model_fields))
@@ -322,7 +322,7 @@ class Spec(BaseModel):
 
     @classmethod
     def alternative_names(cls) -> dict[str, str]:
-        """Return the names of its settings by their alternative names."""
+        """Return the names of settings by their alternative names."""
         return alternative_names(cls.model_fields)
 
     @classmethod
@@ -341,7 +341,7 @@ class Spec(BaseModel):
         return self
 
     def contradictions(self) -> Contradictions:
-        """Yield impossible combinations of valid settings; here, those that `needs` and `excludes` forbid."""
+        """Yield impossible combinations of valid settings; here, what `needs` and `excludes` forbid."""
         excluded = [*self._excluded()]
         excluded_keys = {each.key for each in excluded}
         for base in type(self).__mro__:
@@ -376,7 +376,7 @@ class Spec(BaseModel):
                 yield contradiction(key, f"{value} {message}".lstrip(), *others)
 
     def unused_keys(self) -> frozenset[str]:
-        """Return settings that have no effect given the others: they are not shown, and refused if given."""
+        """Return settings that have no effect given the other settings: not shown, and refused if given."""
         return frozenset()
 
     def unreported_keys(self) -> frozenset[str]:
@@ -406,7 +406,7 @@ class Spec(BaseModel):
         return counts[0], counts[-1]
 
     def table_dim(self) -> int | None:
-        """Return the size of the word vectors, which the next experiment can reuse, or None without them."""
+        """Return the size of word vectors for the next experiment to reuse, or None without word vectors."""
         return None
 
     def model_source(self) -> str | None:
@@ -480,7 +480,7 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Return those of the keys that the user set, in the same order, including any set to a default."""
+        """Return those of the keys that the user set, in the same order, including keys set to a default."""
         return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
 
     def _is_left_off(self, key: str) -> bool:

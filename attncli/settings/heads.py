@@ -182,7 +182,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "use --maps self to see the weights of a text"}
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "layer": (
-            "shows all layers: use attn multihead --model MODEL --layer {value} to see the heads of one"
+            "shows all layers: use attn multihead --model MODEL --layer {value} to see the heads of one layer"
         ),
         "explain": (
             "surveys all heads: use attn self --model MODEL --head LAYER:HEAD --explain to explain one head"
@@ -361,7 +361,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             yield contradiction("head", f"must be one head unless there are many pictures (got {self.head})")
         else:
             needed = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-            on_text = f"use attn self --model MODEL --head {self.head} to see it on one text"
+            on_text = f"use attn self --model MODEL --head {self.head} to see this head on one text"
             yield contradiction("head", f"needs {needed}: {on_text}", "texts")
 
     def _contradictions_of_statistics(self) -> Contradictions:

@@ -136,7 +136,7 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
 
 
 def _named_tensors(report: Report) -> dict[str, NamedTensor]:
-    """Return the tensors by name; those among the statistics are named like `rows.entropy`."""
+    """Return the tensors by name; tensors among the statistics are named like `rows.entropy`."""
     return {**report.tensors} | {
         f"{group}.{name}": tensor
         for group, members in report.statistics.items()
@@ -516,7 +516,7 @@ def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTe
             continue
         scaled = f"{name.removesuffix('scores')}scaled_scores"
         if scaled in tensors:
-            completed.pop(scaled, None)  # an explanation already has them
+            completed.pop(scaled, None)  # an explanation already has the scaled scores
             completed[scaled] = tensors[scaled]
         elif tensor.scale is not None:
             # Computed in float64, then rounded like the scores, so that a saved report yields equal numbers.

@@ -294,7 +294,7 @@ class PlaceCells(TableColumn):
 
 @dataclass(frozen=True)
 class StatisticCells(TableColumn):
-    """The statistics of heads: all of them or the named ones."""
+    """The statistics of heads: all of them, or the named statistics."""
 
     names: NamesOfColumns = lambda _, rows: rows.cells
 

@@ -86,7 +86,7 @@ def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, 
     """Return the table of patterns. Patterns that do not fit, like those without heads, follow in a line."""
     survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row.heads]
-    # The least informative patterns are dropped first; among equals, the one that heads show least clearly.
+    # The least informative patterns are dropped first; among equals, the one shown least clearly.
     by_worth = sorted(
         has_heads,
         key=lambda place: (_worth(patterns[place].pattern), -_clearest(patterns[place], survey)),

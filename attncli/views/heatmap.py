@@ -137,7 +137,7 @@ MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
 VECTOR_LINES = 20  # The number of lines for one map of vectors, which is less informative than one of tokens.
 LEAST_PAIR = 72  # The width of a screen that shows two pictures side by side.
-LEAST_HALF = 56  # The minimum number of columns that a pooled map keeps beside the other one.
+LEAST_HALF = 56  # The minimum number of columns that a pooled map keeps beside the other map.
 # Maps that are already pooled are pooled again in the same way.
 POOLED_NAMES = {"pooled_mean": ("mean",), "pooled_max": ("largest",)}
 
@@ -311,7 +311,7 @@ def _several_maps_plan(subject: Subject, room: CellRoom) -> MapPlan:
         fitting = (room.columns + GAP) // (max(columns * cell_width, MIN_TITLED) + GAP)
         rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_SINGLE else 1
         lines = _ceil(rows, rows_per_line) + 2
-        # Pooling such narrow maps would not make more of them fit.
+        # Pooling such narrow maps would not make more maps fit.
         is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
         if fitting >= min(2, count) and is_short and lines <= room.lines:
             return MapPlan((1, 1), cell_width, rows_per_line, _even(count, fitting))
@@ -535,7 +535,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     if has_title:
         yield from wrapped(title, width, BOLD, display.has_color)
     drawn = pictured(report)
-    if drawn and not display.show:  # looks at a picture are shown only on it
+    if drawn and not display.show:  # looks at a picture are shown only on the picture
         report = replace(report, tensors={name: report.tensors[name] for name in drawn})
     by_name = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [

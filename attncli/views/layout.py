@@ -66,8 +66,8 @@ STYLES = {"prose": "", "line": "", "note": "dim", "dim": "dim"}  # of paragraphs
 class PipeConsole(Console):
     """A console that leaves a closed pipe to its caller, whereas rich would end the process.
 
-    Characters that the stream cannot write are replaced by others of the same width, so that tables stay
-    aligned.
+    Characters that the stream cannot write are replaced by other characters of the same width, so that tables
+    stay aligned.
     """
 
     encoding = "utf-8"

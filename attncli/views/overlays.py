@@ -394,7 +394,7 @@ LIST_WIDTH, NAME_WIDTH = 22, 12
 MOST_OUTSIDE = 3
 BAR_CELLS = 10
 RANGE_SIZE = 64, 64
-# The columns of a small overlay, largest first, and those used if otherwise not even one layer would fit.
+# The columns of a small overlay, largest first, and the columns used if not even one layer would fit.
 TILES = (24, 20, 16, 14, 12, 10, 9, 8)
 TINY = (7, 6, 5)
 

@@ -427,7 +427,7 @@ GAP, MARGIN = 0.25, 0.15
 TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 3
 SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
-# Fonts with characters that DejaVu lacks; the installed ones are tried in this order.
+# Fonts with characters that DejaVu lacks; the installed fonts are tried in this order.
 FALLBACKS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "PingFang SC", "Hiragino Sans",
     "Microsoft YaHei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "Arial Unicode MS", "Noto Sans Arabic",

@@ -153,7 +153,7 @@ def titled(report: Report) -> str:
 
 
 def model_name(report: Report) -> str:
-    """Return the model's folder or id, which may be that of the default model."""
+    """Return the model's folder or id, which may be the default model's."""
     model = model_setting(report)
     return Path(model).name or model
 
@@ -358,7 +358,7 @@ class TensorTables:
                 yield Grid(title, label, self._statistics_of_rows(index))
 
     def _statistics_tensor(self) -> str | None:
-        """Return the tensor that the row statistics describe: not a mean over heads that have their own."""
+        """Return the tensor that row statistics describe: not a mean over heads with their own rows."""
         name = "difference" if "difference" in self.report.tensors else "weights"
         whole = self.report.tensors.get(name)
         if whole is None or not self.rows:

@@ -61,7 +61,7 @@ def _is_usual(report: Report, key: str) -> bool:
 
 
 LEAST_ROWS = 3
-MOST_ROWS, FIRST_ROWS = 10, 8  # The most rows that a matrix shows whole, and how many of a longer one.
+MOST_ROWS, FIRST_ROWS = 10, 8  # The most rows of a whole matrix, and the rows of a longer one.
 COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells for a token above a column, tried until all columns fit.
 CUT_WIDTH, CUT_LABEL = 7, 12  # Terminal cells for tokens if not all columns fit.
 LEAST_WIDTH = 6  # The minimum width of a column, including the gap before it.
@@ -149,7 +149,7 @@ class MatrixPart:
 
 
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
-    """Return part of a matrix: all rows if there are few, else the first, or as many as fit on a terminal."""
+    """Return part of a matrix: all of few rows, else the first rows or as many as fit on a terminal."""
     usual = count if count <= most else min(most, FIRST_ROWS)
     return Elastic(of, usual, LEAST_ROWS, count)
 

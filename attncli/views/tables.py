@@ -75,7 +75,7 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     if not display.is_saved and _uses_default_model(report):
         new_steps.insert(0, "--model FOLDER")
     while len(new_steps) > 1 and cell_len(_next_line(name, new_steps)) > display.columns:
-        del new_steps[-2 if len(new_steps) > 2 else -1]  # the last one is often a file
+        del new_steps[-2 if len(new_steps) > 2 else -1]  # the last step often writes a file
     if new_steps:
         yield Paragraph(_next_line(name, new_steps), "prose")
 
@@ -85,7 +85,7 @@ def _next_line(name: str, steps: Sequence[str]) -> str:
 
 
 def _uses_default_model(report: Report) -> bool:
-    """Return True if the report uses the shipped model because none was named: users have other models."""
+    """Return True if the report uses the shipped model because no model was named."""
     return report.spec.get("model") is None and default_model(report) is not None
 
 
@@ -149,7 +149,7 @@ def first_screen(result: Result) -> FirstScreen | None:
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
-    """Return the parts requested by --show, the explanation, or the first screen; otherwise, everything."""
+    """Return the parts requested by --show, the explanation, the first screen or everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
         reasons = empty_parts(report)
@@ -178,7 +178,7 @@ def _screen(report: Report, display: Display) -> list[Section | Elastic]:
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:
-    """Return all steps or the requested one, with the heading above the first, suggestions below the last."""
+    """Return all steps or the requested step, with the heading above and suggestions below them."""
     if display.step in (None, 1):
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)

@@ -123,7 +123,7 @@ def wrap_cells(text: str, width: int) -> list[str]:
 
 
 def text_columns(texts: Sequence[str], width: int) -> list[str]:
-    """Arrange strings in as many columns as fit; those longer than half the width go below, wrapped."""
+    """Arrange strings in as many columns as fit; strings longer than half the width go below, wrapped."""
     short = [text for text in texts if cell_len(text) + 2 <= width // 2]
     size = max(map(cell_len, short), default=0) + 2
     across = max(1, width // size)
@@ -223,7 +223,7 @@ def shortened_heading(text: str, most: int | None, *names: str) -> str:
 
 
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
-    """Return the tokens as plain text of at most that many cells each; empty if there are none."""
+    """Return the tokens as plain text of at most that many cells each; empty strings without tokens."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
 
 
@@ -263,7 +263,7 @@ class LabelledAxis:
         return min(-(-first_keys // self.step), self.count) if self.name in KEY_AXES else 0
 
     def texts(self, most: int | None) -> list[str]:
-        """Return the tokens as plain text of at most that many cells each; empty if there are none."""
+        """Return the tokens as plain text of at most that many cells each; empty strings without tokens."""
         return token_texts(self.tokens, self.count, most)
 
     def shortened_places(self, most: int | None) -> set[int]:
@@ -426,7 +426,7 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
-        return ""  # the name is that of the picture
+        return ""  # the name is the picture's
     if "sources" in report.statistics:  # the report's tokens belong to an answer
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
@@ -465,7 +465,7 @@ def _settings(report: Report, without: str = "") -> list[str]:
 
 
 def model_setting(report: Report) -> str:
-    """Return a report's model, which is the shipped one by default; empty if there is no model."""
+    """Return a report's model, by default the shipped model, or an empty string if there is no model."""
     return str(report.spec.get("model") or default_model(report) or "")
 
 

@@ -74,7 +74,7 @@ MISTAKES = [
     ("show report.json --skip-sink 1", "--skip-sink: is not a flag of attn show: did you mean --skip-first-keys?"),
     ("self --hed-dim 3", "--hed-dim: is not a flag of attn self: did you mean --head-dim?"),
     ('self -p "the cat"', "-p: is not a flag of attn self: did you mean --sentence?"),
-    ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: use attn multihead --model MODEL --layer 3 to see the heads of one"),
+    ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: use attn multihead --model MODEL --layer 3 to see the heads of one layer"),
     ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
     ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: omit the flag: attn never runs code that comes with a model"),
     ("why --to was", "--to: needs --head"),
@@ -128,7 +128,7 @@ MISTAKES = [
     ("-v", "-v: is not a flag of attn: did you mean -V?"),
     ("self --HEAD-DIM 8", "--HEAD-DIM: is not a flag of attn self: did you mean --head-dim?"),
     ("self “the cat”", 'cat”: unexpected argument: the shell needs straight quotes: attn self "the cat"'),
-    ("heads --head 5:11", "--head: needs --texts and --examples: use attn self --model MODEL --head 5:11 to see it on one text"),
+    ("heads --head 5:11", "--head: needs --texts and --examples: use attn self --model MODEL --head 5:11 to see this head on one text"),
     ("heads --from cat", "--from: needs --to or --image"),
     (
         'heads --probe repeated "the cat"',

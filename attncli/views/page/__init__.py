@@ -267,7 +267,7 @@ def _marks(report: Report, name: str) -> dict[str, Any]:
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
-    """Return a tensor with its name and axes; if all its matrices are equal, only one, with `shared`."""
+    """Return a tensor with its name and axes; if all matrices are equal, only one of them, with `shared`."""
     shared = shared_axes(tensor)
     first = (0,) * len(shared)
     values = tensor.values[first] if hidden is None else np.where(hidden, np.nan, tensor.values)[first]

@@ -94,7 +94,7 @@ OF_ROWS = (*ROW_STATISTICS, *PATTERNS)
     [
         (
             ["--head", "1:0"],
-            "--head: needs --examples: use attn self --model MODEL --head 1:0 to see it on one text",
+            "--head: needs --examples: use attn self --model MODEL --head 1:0 to see this head on one text",
         ),
         (["--examples", "2", "--sort", "induction"], "--examples: needs --head"),
         (
