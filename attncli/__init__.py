@@ -3,7 +3,7 @@
 import os
 
 if os.name == "nt":
-    raise ImportError("attn runs on Linux and macOS; on Windows, install it in WSL")
+    raise ImportError("attn runs on Linux and macOS; on Windows, install attn in WSL")
 
 from attncli.system.signals import end_quietly, is_command_line
 

@@ -219,7 +219,7 @@ def command(
             key = spec_class_of(name, flags).setting_of_argument(argument) or bare
             if flags[key] is not None:
                 raise UserError(
-                    f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"
+                    f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one of them"
                 )
             if key == "sentence":
                 refuse_file_name(argument, fields)

@@ -269,7 +269,7 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
-            raise UserError("--step: the report has no steps: create it with --explain")
+            raise UserError("--step: the report has no steps: create the report with --explain")
         if step is not None and step > count:
             raise UserError(f"--step: must be from 1 to {count}, the number of steps (got {step})")
         yield report
@@ -460,7 +460,7 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
     if second is not None:
         what = "picture shows" if VIEWS[format].draws else "file holds"
         raise UserError(
-            f"--format {format}: a {what} one report, but there are several: save them as .jsonl, "
+            f"--format {format}: a {what} one report, but there are several: save the reports as .jsonl, "
             f"then {verb} one with attn show FILE --report NUMBER"
         )
     yield first

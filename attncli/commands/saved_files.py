@@ -74,7 +74,7 @@ def opened(
     flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        refuse_flags(flags, f"is only for arrays (.npz, .npy, .safetensors, .pt), but {file} is not one")
+        refuse_flags(flags, f"is only for arrays (.npz, .npy, .safetensors, .pt), but {file} is not an array")
         try:
             return read_reports(file, most_bytes=most_bytes)
         except UserError as error:

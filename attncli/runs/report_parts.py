@@ -65,7 +65,7 @@ def build_report(
 
 
 SHIPPED_NOTE = (
-    "This model ships with attn; it learned to copy random characters. Use --model FOLDER for another."
+    "This model ships with attn; it learned to copy random characters. Use --model FOLDER for another model."
 )
 
 

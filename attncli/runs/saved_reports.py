@@ -512,7 +512,7 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
     refuse_size(file, len(text) * BYTES_PER_BYTE, most_bytes)
     data, *more = documents(text, file)
     if more:
-        raise UserError(f"{file}: holds several reports, but an array file has only one")
+        raise UserError(f"{file}: holds several reports, but an array file holds only one report")
     for parent, key, name in _array_places(data):
         try:
             parent[key] = read_stored(file, name=name, most_bytes=most_bytes)

@@ -237,7 +237,7 @@ def _device(value: Any) -> Any:
         return value
     if value.startswith("cuda:") and value[5:].isdecimal():
         raise ValueError(
-            f"must be cuda, the first card (got {value}): CUDA_VISIBLE_DEVICES={value[5:]} selects that card"
+            f"must be cuda, the first card (got {value}): set CUDA_VISIBLE_DEVICES={value[5:]} for that card"
         )
     if value in ("gpu", "nvidia"):
         raise ValueError(f"must be auto, cpu or cuda: cuda is an NVIDIA GPU (got {value})")

@@ -114,8 +114,8 @@ else:
                 ],
                 Field(
                     [],
-                    description="sort heads by their weight on these tokens, named as in `from`: "
-                    "from_to_weight, summed over the tokens and averaged over the queries",
+                    description="sort heads by from_to_weight, their weight on these tokens (named as in "
+                    "`from`), summed over the tokens and averaged over the queries",
                 ),
             ),
         },
@@ -204,11 +204,11 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     rollout: bool = Field(False, description="also show attention rollout over the layers")
     maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
         "none",
-        description="keep a map per head, of this kind of attention (auto: self, or cross for captions): the "
-        "weights for up to 128 tokens, maps of blocks for more (default for pictures: auto)",
+        description="keep a map of each head for this kind of attention (auto: self, or cross for captions): "
+        "all weights for up to 128 tokens, a map of blocks for more (default for pictures: auto)",
     )
     full: Annotated[list[HeadSetting], AfterValidator(_each_once)] = Field(
-        [], description="heads (LAYER:HEAD,...) whose full weights are kept even beyond 128 tokens"
+        [], description="keep the full weights of these heads (LAYER:HEAD,...), even beyond 128 tokens"
     )
     pattern: Annotated[
         PatternName | None,
@@ -243,8 +243,8 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         Everyday("the head for --examples, or the heads to draw on pictures"),
     ] = Field(
         None,
-        description="with `num_examples`: the head, LAYER:HEAD; with many pictures: the heads to draw over "
-        "each, LAYER:HEAD,...",
+        description="with `num_examples`: the head LAYER:HEAD; with many pictures: the heads LAYER:HEAD,... "
+        "to draw over each picture",
     )
 
     names: Annotated[ActivationNames | None, Heading("Output")] = Field(

@@ -238,7 +238,7 @@ def text_or_file(value: str, key: str) -> str:
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     """Return the tokens of a text. Raises UserError, naming the setting `key`, if there are none."""
     if isinstance(text, TokenIds):
-        raise UserError(f"{key}: token ids need `model`: give one, or a text")
+        raise UserError(f"{key}: token ids need `model`: give a model, or a text")
     if not text.strip():
         raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)

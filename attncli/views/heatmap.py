@@ -524,7 +524,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     return lines
 
 
-NOTHING = "This report has no matrix or curve to draw; --format table shows the numbers."
+NOTHING = "This report has no matrix or curve to draw; use --format table to see the numbers."
 
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:

@@ -406,7 +406,9 @@ def nothing_to_draw(report: Report) -> str:
     spec_class = known_spec_class(report.experiment, report.spec)
     steps = spec_class.steps_after(report.spec) if spec_class else ()
     others = [step for step in steps if not step.startswith("-")]
-    hint = f": try attn {report.experiment} {others[0]}" if others else ": --format table shows its numbers"
+    hint = (
+        f": try attn {report.experiment} {others[0]}" if others else ": use --format table to see the numbers"
+    )
     return f"this {report.experiment} report has no matrix or curve to draw{hint}"
 
 

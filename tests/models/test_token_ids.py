@@ -249,7 +249,7 @@ def test_batches_run_experiments_on_ids(tmp_path: Path, attn: Attn) -> None:
     config.write_text("experiment: self\n")
     refused = attn(["batch", str(config), "--file", str(file)])
     assert refused.code == 2
-    assert f"{file}:1: sentence: token ids need model: give one, or a text" in refused.err
+    assert f"{file}:1: sentence: token ids need model: give a model, or a text" in refused.err
 
 
 def test_labels_are_escaped(tmp_path: Path, attn: Attn) -> None:
@@ -284,7 +284,7 @@ def test_errors_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn)
             "--model: model has no tokenizer (tokenizer.json is missing): use token"
         )
     assert attn(["self", "--file", str(lines_of(tmp_path / "b.jsonl", {"ids": IDS}))]).err == (
-        "--file: token ids need --model: give one, or a text\n"
+        "--file: token ids need --model: give a model, or a text\n"
     )
 
 

@@ -736,7 +736,7 @@ def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path)
         pass
     ended = attn(["results", str(path)])
     assert ended.code == 2
-    assert ended.err == f"{path}: contains no runs yet: rerun the command that writes it\n"
+    assert ended.err == f"{path}: contains no runs yet: rerun the command that writes the store\n"
 
 
 def test_a_new_store_without_runs_is_removed(tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def _notes(
         )
         notes.append(f"Interrupted: the model was to write {most}.")
     if spec.model is None:
-        notes.append("This model ships with attn and only copies. Use --model FOLDER for another.")
+        notes.append("This model ships with attn and only copies. Use --model FOLDER for another model.")
     if not result.heads and spec.given("sort", "top", "ascending"):
         notes.append("--sort, --ascending and --top apply only to heads of attention.")
     if prompt.context is not None:

@@ -279,7 +279,7 @@ def results(
     means, and so do groups by two settings if the view is `drawn`.
     """
     if not reader.settings:
-        raise UserError(f"{path}: contains no runs yet: rerun the command that writes it")
+        raise UserError(f"{path}: contains no runs yet: rerun the command that writes the store")
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
     repeated = [key for key in REPEATED if key in swept_settings(reader) and key not in named]

@@ -309,7 +309,7 @@ def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)
     if spec.model is None:
-        yield "This model ships with attn. Use --model FOLDER for another."
+        yield "This model ships with attn. Use --model FOLDER for another model."
 
 
 def report_detected(

@@ -121,7 +121,7 @@ def _notes(
 ) -> list[str]:
     notes = [*_order_notes(result), *result.notes]
     if spec.model is None:
-        notes.append("This model ships with attn and can only copy. Use --model FOLDER for another.")
+        notes.append("This model ships with attn and can only copy. Use --model FOLDER for another model.")
     if is_cached and heads:
         notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
     elif is_cached:

@@ -175,7 +175,7 @@ def test_the_list_has_the_metric_of_each_mistake(attn: Attn) -> None:
         ),
         (
             ["late-mask", "--pitfall", "wrong-axis"],
-            "--pitfall: cannot be combined with the argument (late-mask): give one",
+            "--pitfall: cannot be combined with the argument (late-mask): give one of them",
         ),
         (["late-mask", "--num-heads", "2"], "--num-heads: is not used by late-mask"),
         (

@@ -142,7 +142,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path) -> None:
         (["show", "nowhere.json"], "nowhere.json: no such file"),
         (["show", "."], ".: is a directory, not a file"),
         (["show", "two.yaml"], "two.yaml:1:1: is not valid JSON: expecting value"),
-        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is only for arrays (.npz, .npy, .safetensors, .pt), but x.json is not one"),
+        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is only for arrays (.npz, .npy, .safetensors, .pt), but x.json is not an array"),
         (["show", "w.npz"], "w.npz: contains 2 arrays: choose one with --array NAME: all, scores"),
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must contain 5 tokens, one for each query (got 3)"),
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
@@ -151,7 +151,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path) -> None:
         (["show", "model.bin"], "model.bin: is a pickled file, which can run code when it is read: save the arrays as .npz or .safetensors"),
         (
             ["batch", "two.yaml", "-o", "two.png"],
-            "--format png: a picture shows one report, but there are several: save them as .jsonl, then draw one with attn show FILE --report NUMBER",
+            "--format png: a picture shows one report, but there are several: save the reports as .jsonl, then draw one with attn show FILE --report NUMBER",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
