@@ -106,8 +106,8 @@ class ModelNameSpec(Spec):
         Everyday("a folder, a .gguf file or a package's name"),
     ] = Field(
         None,
-        description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id (ID or ID@REVISION), downloaded before or now with `allow_download`",
+        description="a pretrained model: a folder, a .gguf file, an installed package that ships a model, "
+        "or a hub id (ID or ID@REVISION); use `allow_download` unless its files were downloaded before",
     )
 
 
