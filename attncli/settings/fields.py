@@ -531,7 +531,9 @@ class ExplainRowSpec(ExplainSpec):
         if not self.explain:
             for key in self.given(*sorted(self.explained_keys)):
                 hint = "; `num_heads` sets their number" if key == "head" else ""
-                yield contradiction(key, f"needs `explain`: it selects what to explain{hint}", "explain")
+                yield contradiction(
+                    key, f"needs `explain`: this setting selects what to explain{hint}", "explain"
+                )
 
 
 ALTERNATIVES = (

@@ -173,13 +173,13 @@ def test_a_wrong_token_or_head_is_refused_on_one_line(attn: Attn, experiment: st
         ("6 --explain", "must be a position from 0 to 5, or from -1 to -6, counted from the end (got 6)"),
         ("the --explain", "must be one token: the is at 0, 4: use the#1 to the#2, or a position"),
         ("cats --explain", "must be a token of the text (got cats) (did you mean 'cat'?)"),
-        ("1", "needs --explain: it selects what to explain"),
+        ("1", "needs --explain: this setting selects what to explain"),
     ):
         assert attn([experiment, "--token", *arguments.split()]) == (2, "", f"--token: {message}\n")
     if experiment == "multihead":
         wrong = attn([experiment, "--explain", "--head", "8"])
         assert wrong == (2, "", "--head: must be below 8, the number of heads (got 8)\n")
-        needs = "needs --explain: it selects what to explain; --num-heads sets their number"
+        needs = "needs --explain: this setting selects what to explain; --num-heads sets their number"
         assert attn([experiment, "--head", "1"]) == (2, "", f"--head: {needs}\n")
 
 
