@@ -62,7 +62,7 @@ def is_offered(line: str) -> bool:
 
 
 def why_off(name: str) -> str:
-    """Return why a feature, command or function is missing, or an empty string if it is available."""
+    """Return why a feature, command or function is off, or an empty string if it is not off."""
     off, cards = names_switched_off(), readable_cards(FEATURES)
     on = switched_on(cards)
     for feature, card in cards.items():
