@@ -113,9 +113,9 @@ def test_a_note_explains_weights_of_zero_on_later_tokens(attn: Attn) -> None:
     """A causal model looks only at earlier tokens; the note suggests the opposite direction."""
     out = " ".join(attn(["heads", "ab", "--from", "a", "--to", "b"]).out.split())
     assert "Every weight is 0: a stands before b, and this model never looks ahead." in out
-    assert "The other way round: --from b --to a." in out
+    assert "To look the other way, use --from b --to a." in out
     out = attn(["heads", "the cat sat", "--from", "the cat", "--to", "sat"]).out
-    assert "The other way round: --from sat --to 'the cat'." in " ".join(out.split())
+    assert "To look the other way, use --from sat --to 'the cat'." in " ".join(out.split())
     assert "Every weight" not in attn(["heads", "ab", "--from", "b", "--to", "a"]).out
 
 

@@ -50,9 +50,9 @@ def ablate(
 
     `method` says what replaces the output of a head: zero, mean, sink or swap (see `Removal`). `jointly` also
     removes all of the heads at once; `approximate` ranks every head with a single backward pass. With swap,
-    the output comes from the `other` prompt (one for each text). It is swapped at all tokens, at the position
-    `token`, or at each token separately, and it reaches all later heads, or only the head `into`. The results
-    in `back` are for the opposite direction.
+    the output comes from the `other` prompt (one for each text). The output is swapped at all tokens, at the
+    position `token`, or at each token separately, and reaches all later heads or, with `into`, only that
+    head. The results in `back` are for the opposite direction.
 
     Raises UserError for heads that the model does not have and for arguments that cannot be combined or do
     not fit the model, and MemoryError if memory runs out.

@@ -57,10 +57,10 @@ class Baseline:
     """The output with all heads, with which the outputs without some heads are compared.
 
     The numbers are the loss in nats per token and, for an answer, its probability and its logit minus the
-    logit of the token it is compared with. Effects are differences: without the heads minus with all heads.
-    kl is sum p ln(p / q), where p are the predictions with all heads and q the predictions without some.
-    output_change, for a model that predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a picture, is 1
-    - cos(y', y) of [CLS].
+    logit of the token to compare with. Effects are differences: without the heads minus with all
+    heads. kl is sum p ln(p / q), where p are the predictions with all heads and q the predictions without
+    some. output_change, for a model that predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a
+    picture, is 1 - cos(y', y) of [CLS].
     """
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
@@ -457,7 +457,9 @@ def ablated(
     not fit the model, and MemoryError if memory runs out.
     """
     if approximate and method != "zero":
-        raise UserError(f"approximate: needs method zero, because a gate goes from 1 to 0 (got {method})")
+        raise UserError(
+            f"approximate: needs method zero, because it estimates the effect of a zero output (got {method})"
+        )
     if into is not None and jointly:
         raise UserError("jointly: cannot be combined with `into`, which swaps one head at a time")
     if each_token and len(readings) > 1:

@@ -94,7 +94,7 @@ class AblateSpec(EncodedTextSpec):
     }
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": "removes each head separately: --heads LAYER:HEAD,... limits it to these heads"
+        "layer": "removes each head separately: use --heads LAYER:HEAD,... to choose heads"
     }
     group = "Heads"
     heading_keys = ("file", "model", "method", "answer", "against", "seed")
@@ -131,14 +131,14 @@ class AblateSpec(EncodedTextSpec):
     )
     approximate: Annotated[bool, Everyday("rank all heads with one backward pass")] = Field(
         False,
-        description="rank all heads with one backward pass, |d loss / d gate|; to compare, only 16 of them "
-        "are removed, or `heads`",
+        description="rank all heads with one backward pass, |d loss / d gate|; for comparison, 16 of "
+        "the heads, or those in `heads`, are also removed",
     )
     answer: Annotated[
         str | None,
         Everyday("measure only this token, after the text"),
     ] = Field(None, description="measure only this token, after the text or at the mask of an encoder's text")
-    against: Annotated[str | None, Everyday("with --answer: the token to compare it with")] = Field(
+    against: Annotated[str | None, Everyday("with --answer: the token to compare the answer with")] = Field(
         None, description="with `answer`: the token whose logit is compared with the answer's"
     )
     sort: Annotated[Effect | None, Everyday("the effect to sort by, largest first")] = Field(
@@ -162,7 +162,7 @@ class AblateSpec(EncodedTextSpec):
 
     @property
     def is_grid_only(self) -> bool:
-        """True for a file whose tokens lie on a grid, such as a picture, if there is no text with it."""
+        """True for a file whose tokens lie on a grid, such as a picture, that is read without a text."""
         return self.reads_grid and self.sentence is None and self.file is None
 
     def result_kind(self) -> str:

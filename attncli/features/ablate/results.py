@@ -33,7 +33,8 @@ class HeadEffect(Effects):
 
     `kind` is self or cross, or linear for a head without a softmax; the `pattern` of a linear head is the
     kind of its layer. `approximate` is |d loss / d gate|. For a single text, `query` is the token where
-    removing the head costs most, and `key` is the token that the head looks at most from this query.
+    removing the head costs most, and `key` is the token to which the head gives the most weight at this
+    query.
     """
 
     layer: int

@@ -71,7 +71,7 @@ def _notes(report: Report) -> Iterator[str]:
     meanings = ["kl: how far predictions move"] if "kl" in heads.cells else []
     if {*LOOKED_AT} <= heads.cells.keys() and any(row.key is not None for row in heads):
         meanings += ["worst token: the token that loses the most without the head"]
-        meanings += ["strongest key: the key that the head looks at most from there, with its weight"]
+        meanings += ["strongest key: the key with the head's largest weight there, and this weight"]
     if meanings:
         yield f"{'; '.join(meanings)}."
     yield from report.notes
@@ -151,7 +151,7 @@ def _finding(report: Report) -> Iterator[str]:
         direction = "rise" if effect.negative_is_better else "fall"
         yield f"A {direction} means that the model does better without the head."
     if first.get("query_token") is not None:
-        yield "query: the token that loses most without the head; key: its strongest key at that token."
+        yield "query: the token that loses the most without the head; key: the head's strongest key there."
 
 
 def _effect_name(name: str) -> str:

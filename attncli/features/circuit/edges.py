@@ -329,7 +329,7 @@ def _added(
 ) -> Float[Tensor, "side part"]:
     """The contribution of each part to the sides of each head, one head after the other.
 
-    The last part is the biases. They include the block's output for a zero input, which comes from the biases
+    The last part is the biases, which include the block's output for a zero input: it comes from the biases
     of norms, W_Q, W_K and W_V.
     """
     attention = stream.attention[call].attention
@@ -483,7 +483,7 @@ class _Score(NamedTuple):
 def _composed(
     from_layer: int, written: Float[Tensor, "head value_dim embed"], maps: _Maps
 ) -> Iterator[_Score]:
-    """Yield the composition scores of the heads of a layer, whose writes have norm 1, and a later layer."""
+    """Yield the composition scores of a layer's heads, whose writes have norm 1, with later heads."""
     sides: dict[EdgeSide, tuple[Tensor, Tensor]] = {
         "key": (maps.key, maps.query),
         "query": (maps.query, maps.key),

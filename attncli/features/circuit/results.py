@@ -68,9 +68,9 @@ class HeadEdges(Result):
 
     `rows` has every part of every side, in model order; the shares of a side add up to 1. A share above 1 in
     size belongs to a part larger than the sum, because parts of the other sign cancel most of it: only its
-    sign is meaningful, not its size. For several texts, a share is the mean over the texts where it is a
-    number. `edges` has the shares of at least 1 %, and those with at least 1 % of the largest effect on the
-    logit, sorted by that effect or, for a model without logits, by strength.
+    sign is meaningful, not its size. For several texts, a share is the mean over the texts in which the share
+    is a number. `edges` has the shares of at least 1 %, and those with at least 1 % of the largest effect on
+    the logit, sorted by that effect or, for a model without logits, by strength.
 
     A share on side key or query is a share of the score of a query's strongest key after the first, minus the
     mean score of the keys that the query sees; queries are weighted by the weight of that key. On side value,
@@ -78,7 +78,7 @@ class HeadEdges(Result):
     share of the logits of the predicted tokens, minus the mean over the vocabulary.
 
     `strength` is the share times the head's mean weight on those keys, because the score of a head that looks
-    only at the first key decides little; for the logits it is the share.
+    only at the first key decides little; for the logits, `strength` is the share.
 
     `logit` is the effect on the logit of the likeliest next token through the edge and its head; on side
     logit, it is the contribution of the part, as in `attn why`. On side value, it is a part of the head's

@@ -159,7 +159,7 @@ class StrongestEdges(Element):
 
 
 def _into_logits(report: Report, display: Display) -> Iterator[str]:
-    """The heads that add most to the logits."""
+    """The heads that add the most to the logits."""
     edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
     if edges:
         names = (f"{edge.start} {fixed(edge.strength, display.precision)}" for edge in edges)
@@ -167,11 +167,11 @@ def _into_logits(report: Report, display: Display) -> Iterator[str]:
 
 
 def _copying(report: Report, display: Display) -> Iterator[str]:
-    """The heads that copy most."""
+    """The heads that copy the most."""
     scored = report.result_of(Compositions).copying.where(lambda head: head.score is not None)
     if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
         names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
-        yield f"heads that copy most: {', '.join(names)}"
+        yield f"heads that copy the most: {', '.join(names)}"
 
 
 def _notes(report: Report) -> Iterator[str]:
@@ -211,7 +211,7 @@ CIRCUIT_SCREEN = FirstScreen(
     next_head=_fed_most,
     picture=_picture,
 )
-"""The strongest edges as text and as a table; the heads that add most to the logits."""
+"""The strongest edges as text and as a table; the heads that add the most to the logits."""
 COMPOSITIONS_SCREEN = FirstScreen(
     Compositions,
     (
@@ -222,7 +222,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
     ),
     picture=_picture,
 )
-"""The highest compositions as text and as a table; the heads that copy most."""
+"""The highest compositions as text and as a table; the heads that copy the most."""
 
 
 def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

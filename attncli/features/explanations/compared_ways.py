@@ -127,7 +127,7 @@ class WaysTotals:
         """Yield a note if several sources of a prompt have the same text."""
         if self.num_with_equal:
             prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
-            yield f"In {prompts} several sources hold the same text: removing one may lose nothing."
+            yield f"In {prompts} several sources hold the same text: removing one of these may lose nothing."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
         """Return the ways over all prompts, best first. Raises UserError if no way applies to the model."""

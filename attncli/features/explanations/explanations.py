@@ -207,7 +207,7 @@ class ReadAnswer:
         }
 
     def random_order(self, number: int) -> Float[Tensor, " source"]:
-        """Return a random order. The prompt's number seeds it."""
+        """Return a random order, seeded with the prompt's number."""
         return torch.from_numpy(np.random.default_rng([self.seed, number]).random(self.num_sources))
 
     @property
@@ -361,7 +361,7 @@ def correlation(ranks: Sequence[int], losses_ranked: Sequence[int]) -> float | N
 
 
 def first_agrees(ranks: Sequence[int], losses_ranked: Sequence[int]) -> int | None:
-    """Return 1 if the source with the largest loss is ranked first, else 0.
+    """Return 1 if the source with the largest loss is ranked first, and 0 if another source is.
 
     The result is None if several sources have the largest loss.
     """

@@ -79,9 +79,9 @@ def _how_to_read_many(result: ComparedWays) -> str:
     explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
     return (
         f"{explained}gap: {GAPS[result.kind]} if a way's first sources are removed first (MoRF), minus "
-        "the same if its last sources are removed first (LeRF). rank corr.: Spearman's rank correlation with "
-        "the losses without each source; first agrees: the share of prompts where both rank the same source "
-        "first. runs: passes through the model; a backward pass counts as two."
+        "that number if its last sources are removed first (LeRF). rank corr.: Spearman's rank correlation "
+        "with the losses without each source; first agrees: the share of prompts where the way and the "
+        "losses rank the same source first. runs: passes through the model; a backward pass counts as two."
     )
 
 
@@ -271,8 +271,8 @@ def report_learning(
 
 NOT_SAVED = "The weights were not saved, because this model is not a folder with weight files."
 WEIGHTS_NOTE = (
-    "The score of a source is the sum over the heads of weight x attention to it (AT2). Test the weights on "
-    "prompts other than those they were learned from."
+    "The score of a source is the sum over the heads of the head's weight x its attention to the source "
+    "(AT2). Test the weights on prompts from which they were not learned."
 )
 
 

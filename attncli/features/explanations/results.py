@@ -71,9 +71,9 @@ class WayOfReading(Record):
     """A way to read, compared with the losses without each source.
 
     `spearman` is the rank correlation with the losses. `first` is the source that the way ranks first, or
-    None if several are tied. `first_agrees` is 1 if that source has the largest loss, else 0, or None if the
-    largest losses are tied. `runs` is the number of passes through the model, where a backward pass counts as
-    two.
+    None if several are tied. `first_agrees` is 1 if that source has the largest loss, 0 if another source has
+    it, and None if the largest losses are tied. `runs` is the number of passes through the model, where a
+    backward pass counts as two.
     """
 
     way: str
@@ -110,7 +110,7 @@ class Explanations(Result):
 
     @property
     def has_single_source(self) -> bool:
-        """True if nearly everything is lost without the first source, and almost nothing without another."""
+        """True if nearly everything is lost without the first source, and almost nothing without others."""
         first, *other_losses = self.sources.numbers("lost").tolist()
         return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, other_losses)]))
 

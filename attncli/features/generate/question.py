@@ -49,7 +49,7 @@ def _check_single(value: object, info: "ValidationInfo") -> object:
     if isinstance(value, str) and "," in value:
         sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
         raise ValueError(
-            f"must be one number: attn batch runs several, from a file with {sweep} (got {value})"
+            f"must be one number: for several, use attn batch with a file that has {sweep} (got {value})"
         )
     return value
 
@@ -326,7 +326,7 @@ def report(
         else result,
         [*_notes(spec, reading, result, pretrained), *reading.left_out_notes()],
         about=f"{pretrained.name}: {counted(num_prompt, 'token')} in the prompt, "
-        f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new one')}.",
+        f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new token')}.",
         written=result.text,
         pictures=_pictures(reading, num_new),
     )
@@ -345,8 +345,8 @@ def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> Non
     use = stored_use(pretrained.whole)
     if use is not None and not use.keeps:
         size, seconds = use.one_run()
-        each = f"{readable_bytes(size)} of {pretrained.name} for each token, at least {seconds:.2g} s"
-        progress.tell(f"generate: reads {each}")
+        each = f"{readable_bytes(size)} of {pretrained.name} for each token"
+        progress.tell(f"generate: reads {each}, which takes at least {seconds:.2g} s")
 
 
 def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:

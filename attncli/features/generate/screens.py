@@ -95,7 +95,7 @@ def _tokens(
     """Return one line per token: its query, shares of the row, and its strongest keys without the first."""
     places = _chosen(tokens, most)
     chosen, precision = tokens.taken(places), display.precision
-    columns = [Column(("", "chose"), [token_cell(token.token) for token in chosen], left=True)]
+    columns = [Column(("", "chosen"), [token_cell(token.token) for token in chosen], left=True)]
     columns += [
         Column(("", header), [fixed(share, precision) for share in chosen.column(name)])
         for name, header in SHARES.items()
@@ -103,7 +103,7 @@ def _tokens(
     ]
     for rank in range(len(chosen[0].keys_beside_first)):
         cells = [_key_seen(token, rank, labels, precision) for token in chosen]
-        columns.append(Column(("", "looks at" if rank == 0 else "and"), cells, left=True))
+        columns.append(Column(("", f"key {rank + 1}"), cells, left=True))
     queries = labels.rows("query", len(tokens))
     label = Column(("", "query"), [queries.cells[place] for place in places], left=True)
     return Grid(_tokens_title(report, tokens, len(chosen)), label, columns).first_group(display.width)
@@ -114,9 +114,9 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
     row = "this head" if report.spec.get("head") is not None else "the heads' mean"
     if report.spec.get("head") is None and "head" in tokens.cells:
         best = plain_text(str(tokens[0].head))
-        return f"where the best head, {best}, looked{left}, without the first key"
+        return f"the strongest keys of the best head, {best}{left}, without the first key"
     row = row if field_rows(report, "heads") else f"{row}, shares of |w|"
-    return f"where it looked for each token{left}: {row}, without the first key"
+    return f"the strongest keys per token{left}: {row}, without the first key"
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:

@@ -414,8 +414,8 @@ def _named_tensor(tensor: Tensor, *axes: str) -> NamedTensor:
 class NeedleRetrieval:
     """The retrieval scores of heads on a needle, and the number of tokens copied from the needle.
 
-    `best` (layer place, head) is the head with the largest score. Of several such heads, it is the head with
-    the most weight on the needle.
+    `best` (layer place, head) is the head with the largest score or, among equal scores, the head with the
+    most weight on the needle.
     """
 
     scores: Float[Tensor, "layer head"]
@@ -503,7 +503,7 @@ def written(
 def _read_answer(
     pretrained: Pretrained, prompt: Prompt, answer: Target, rows: WrittenRows
 ) -> tuple[Way, float]:
-    """Read the answer. Return the way its attention was computed, and its log-probability."""
+    """Read the answer. Return how its attention was computed, and the answer's log-probability."""
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
@@ -554,7 +554,7 @@ def _write(
     rows: WrittenRows,
     on_text: Callable[[str], None] | None,
 ) -> tuple[Way, bool]:
-    """Write. Return the way the attention was computed, and True if Ctrl-C ended the writing."""
+    """Let the model write. Return how the attention was computed, and True if Ctrl-C ended the writing."""
     if prompt.inputs is None:
         inputs = prompt_inputs(pretrained, prompt.prompt.ids)
     else:

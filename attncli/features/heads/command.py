@@ -71,7 +71,7 @@ def keep_survey(
         elif form is not None and getattr(spec, form.asked_by.split()[0], None):
             kind = form.name
         advice = f"-o FILE.json writes {kind}" if kind else "use --texts FILE"
-        raise UserError(f"-o {path}: is a store, which only takes surveys of many texts: {advice}")
+        raise UserError(f"-o {path}: is a store, which takes only surveys of many texts: {advice}")
     expected = Expected(expect, spec)
     with errors_at(spec, given, config), spec.opened_texts() as file:
         # A run stores every statistic of every head on one text, whatever the display settings are.
@@ -100,7 +100,7 @@ def show_store(
 
 
 def _stored_survey(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """Return the stored survey that has the chosen settings. Raises UserError if none or several match."""
+    """Return the stored survey that has the chosen settings. Raises UserError unless there is exactly one."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.features.heads.stored_surveys import store_report

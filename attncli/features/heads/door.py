@@ -122,7 +122,7 @@ def survey_texts(
 
 
 def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = False) -> None:
-    """Raise UserError if `weighted` is combined with an argument that removes the values it needs."""
+    """Raise UserError if `weighted` is combined with an argument that removes the needed values."""
     for key, is_used in {"ablate": bool(ablated), "words": words}.items():
         if weighted and is_used:
             raise UserError(f"{key}: cannot be combined with `weighted`")

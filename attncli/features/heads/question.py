@@ -378,7 +378,7 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
     stand = "stands" if len(from_names) == 1 else "stand"
     return (
         f"Every weight is 0: {', '.join(from_names)} {stand} before {', '.join(to_names)}, and this model "
-        f"never looks ahead. The other way round: {shlex.join(flags)}."
+        f"never looks ahead. To look the other way, use {shlex.join(flags)}."
     )
 
 

@@ -51,7 +51,7 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
     Raises UserError unless exactly one survey has these values. Runs that each read many texts do not count.
     """
     if reader.has_steps():
-        raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
+        raise UserError(f"--store: {path} has steps of a training run: use attn watch {path} to show them")
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
@@ -62,12 +62,12 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
     if surveys and all(map(_head_choices, surveys.values())):
         keys = ", ".join(dict.fromkeys(chain.from_iterable(map(_head_choices, surveys.values()))))
         raise UserError(
-            f"--store: {path} has only some heads of each text, left by {keys}: attn results shows them"
+            f"--store: {path} has only some heads of each text, left by {keys}: use attn results to show them"
         )
     surveys = {number: settings for number, settings in surveys.items() if not _head_choices(settings)}
     if not surveys:
         raise UserError(
-            f"--store: {path} has no survey of heads, text by text: attn results shows what it has"
+            f"--store: {path} has no survey of heads, text by text: use attn results to see what it has"
         )
     chosen = {
         number: settings
@@ -87,8 +87,8 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
         several = f"--store: {path} has {len(chosen)} surveys ({listed})"
         if not differing.keys() <= HeadsSpec.model_fields.keys():
             raise UserError(
-                f"{several}: attn results {path} shows them side by side; "
-                "store each in a separate file to see its patterns"
+                f"{several}: use attn results {path} to show the surveys side by side, "
+                "or store each survey in a separate file to see its patterns"
             )
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
         raise UserError(f"{several}: choose one by {flags}")

@@ -57,15 +57,15 @@ def pairs(
     ablate: HeadsArgument = (),
     progress: Callable[[float], None] | None = None,
 ) -> HeadsOnPairs:
-    """Find the heads that look from one position of known pairs to the other; test them on held-out texts.
+    """Find the heads that look from one position of known pairs to the other; test each on held-out texts.
 
     `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
     optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` are
     ignored. `symmetric` adds the weights of both directions, and `apc` applies the average product
     correction; both are on by default with the `method` logistic, an L1 logistic regression over all heads
     (Rao et al. 2021). The method mean averages the scores of the best heads. `folds` splits the texts into
-    that many parts and holds out each in turn; by default, half of the texts, sampled with `seed`, are held
-    out. Raises UserError for an invalid text or pair. See `HeadsOnPairs`.
+    that many parts and holds out each part in turn; by default, half of the texts, sampled with `seed`, are
+    held out. Raises UserError for an invalid text or pair. See `HeadsOnPairs`.
     """
     from attncli.features.pairs.known_pairs import known_pairs
     from attncli.features.pairs.pair_files import open_pairs
@@ -103,10 +103,10 @@ def pair_table(
     truncate: bool = False,
     ablate: HeadsArgument = (),
 ) -> Records[ScoresOfPositions]:
-    """Compute every head's scores for every two positions of texts with pairs, as input for other models.
+    """Compute every head's scores for each pair of positions in texts, as input for other models.
 
-    There is one row per two positions, with the weight of their pair, or 0 if they are not a pair. The
-    arguments are those of `pairs`, whose method logistic is fitted to such a table.
+    There is one row per pair of positions, with the weight of the known pair, or 0 for any other pair.
+    The arguments are those of `pairs`, whose method logistic is fitted to such a table.
     """
     from attncli.features.pairs.pair_files import open_pairs
     from attncli.features.pairs.pair_runs import PairReader

@@ -87,7 +87,7 @@ class PairTable:
 
     @property
     def tried(self) -> list[TextSplit]:
-        """The splits or, without any, a single one that chooses on all texts and holds out none."""
+        """The splits or, if there are none, a single split that chooses on all texts and holds out none."""
         return self.splits or [TextSplit(0, self.every, ~self.every)]
 
     @cached_property
@@ -122,7 +122,7 @@ class PairTable:
         return sums[texts].sum(dim=0) / total
 
     def num_pairs_in(self, place: int) -> int:
-        """The number of pairs in a text that count."""
+        """The number of pairs that count in a text."""
         return self._counts[place].num_pairs
 
     def num_queries(self, place: int) -> int:
@@ -130,7 +130,7 @@ class PairTable:
         return self._counts[place].num_queries
 
     def best_offset(self, measure: int, texts: Bool[Tensor, " text"]) -> int:
-        """The offset that finds the most on some texts; among equally good offsets, the nearest."""
+        """The offset with the largest share on some texts; among equally good offsets, the nearest."""
         chosen_on = [self._counts[place] for place in texts.nonzero().flatten().tolist()]
         first = min(each.first_offset for each in chosen_on)
         last = max(each.first_offset + len(each.offsets) for each in chosen_on)
@@ -181,7 +181,7 @@ def chosen(
     choose: Callable[[TextSplit], int],
     choice_sums: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
 ) -> TestedChoice:
-    """Choose something on each split, and measure the choice on the held-out texts.
+    """Make a choice on each split, and measure this choice on the held-out texts.
 
     `choice_sums` returns the sums S of a choice and their divisors N for each text. Without splits, the
     choice is made on all texts.

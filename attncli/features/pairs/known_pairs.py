@@ -177,7 +177,7 @@ class BestHead(NamedTuple):
         return BestOnPairs.rows([cells])
 
     def combined(self, num_heads: int, choice: TestedChoice) -> Records[CombinedHeads]:
-        """A table row for several heads together, with the same measure."""
+        """A table row for several heads together, with this head's measure."""
         cells = {"measure": self.measure, "num_heads": num_heads, **choice.numbers()}
         return CombinedHeads.rows([{**cells, **self.baselines._asdict()}])
 
@@ -201,7 +201,7 @@ def best_head(table: PairTable, measure: int) -> BestHead:
 
 
 def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Baselines:
-    """The shares of the best fixed offset and of chance, on the held-out texts or, without a split, all."""
+    """The shares of the best fixed offset and of chance, on held-out texts or, without a split, all texts."""
     divisors = table.divisors[:, direction, measure]
     offset = chosen(
         table,
@@ -260,7 +260,7 @@ def _means(
 def _regression(
     table: PairTable, features: PairFeatures, best: Sequence[BestHead], seed: int
 ) -> tuple[Records[CombinedHeads], PairRegression]:
-    """One regression per split, tested on its held-out texts; with several splits, another on all texts."""
+    """One regression per split, tested on its held-out texts; with several splits, also one on all texts."""
     splits = table.tried
     fitted = [features.fit(split.choosing, seed) for split in splits]
     sums = torch.stack([features.shares(each) for each in fitted])
@@ -325,7 +325,7 @@ def _heads(table: PairTable) -> Records[HeadOnPairs]:
 
 
 def _intervals(table: PairTable) -> Records[HeadOnMeasure]:
-    """Each head by direction and measure: over all texts, on both parts of a split, and by chance."""
+    """The shares by head, direction and measure: over all texts, on both parts of a split, and by chance."""
     trials = table.trials.sum(dim=0)[:, None]
     divisors = table.divisors[:, :, None]
     lower, upper = clustered_interval(table.sums, divisors, table.groups, trials)
@@ -384,7 +384,7 @@ class ExampleOfHead(NamedTuple):
 
 
 def _example_line(table: PairTable) -> int:
-    """The line of the example: of the held-out texts that are not too long, the one with the most pairs."""
+    """The line of the example: of the held-out texts that are not too long, the text with the most pairs."""
     places = table.tested.nonzero().flatten().tolist() if table.splits else [*range(len(table.lines))]
     lengths = {place: table.num_queries(place) for place in places}
     short = [place for place, length in lengths.items() if length <= LONGEST_EXAMPLE]

@@ -17,7 +17,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.records.columns import Records
 
 ROUNDING = 1e-5
-"""Weights that differ by less than this share of the largest are tied; the first word wins."""
+"""Weights that differ by less than this share of the largest are tied; the first position wins."""
 NOBODY = -1
 MEASURES = ("hit", "precision", "precision_half", "precision_fifth", "mass")
 """See `HeadsOnPairs`."""
@@ -60,7 +60,7 @@ def most_looked_at(
 
 
 class LeftOut:
-    """The numbers of ignored pairs by reason, with the first such pair as it is in the file."""
+    """The numbers of ignored pairs by reason, with the first such pair as written in the file."""
 
     def __init__(self) -> None:
         self.pairs: Counter[str] = Counter()
@@ -85,8 +85,8 @@ class LeftOut:
 class Positions(NamedTuple):
     """The tokens or words of a reading that correspond to the positions of a text.
 
-    `places` maps positions to these tokens or words; it omits positions that were cut off or have no token of
-    their own. `special` has the places of special tokens.
+    `places` maps positions to these tokens or words; `places` omits positions that were cut off or have no
+    token of their own. `special` has the places of special tokens.
     """
 
     places: Mapping[int, int]

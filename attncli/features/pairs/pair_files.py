@@ -91,7 +91,7 @@ class KnownPairsFile(LineFile):
         self.unit: Unit | None = None
 
     def count(self) -> int:
-        """The number of texts. Raises UserError for invalid lines, and if there is no text."""
+        """The number of texts. Raises UserError for invalid lines, and if the file has no text."""
         count = 0
 
         def check(number: int, data: bytes) -> None:
@@ -276,7 +276,7 @@ class SentenceFile(LineFile):
         self._key = key
 
     def count(self) -> int:
-        """The number of sentences. Raises UserError at the first invalid sentence, or if there is none."""
+        """The number of sentences. Raises UserError at the first invalid sentence, or for an empty file."""
         count = sum(1 for _ in self.numbered())
         if not count:
             raise UserError(f"{self._key}: {self.label}: contains no sentences")

@@ -107,7 +107,7 @@ class PairReader:
 def spelled_spans(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
     """The character spans of tokens that spell the text in sequence, as amino acids do.
 
-    Raises UserError if they do not, because a tokenizer without offsets gives no other clue.
+    Raises UserError for other tokens, because a tokenizer without offsets gives no other clue.
     """
     roles = pretrained.special_ids - pretrained.unknown_ids
     spans, place = [], 0
@@ -133,7 +133,7 @@ def _why_none_counts(paired: PairedText, left_out: LeftOut) -> str:
     is_one_word = paired.unit == "word" and max(words, default=0) == 0
     hint = '; the text is a single word: try "unit": "character"' if is_one_word else ""
     pair = first.partition(": ")[2]
-    return f"none of its {counted(len(paired.pairs), 'pair')} counts: {pair}: {why}{hint}"
+    return f"none of the text's {counted(len(paired.pairs), 'pair')} counts: {pair}: {why}{hint}"
 
 
 def token_ids(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:

@@ -1,4 +1,4 @@
-"""The scores of all heads for every two positions, and the regression that is fitted to them."""
+"""The scores of all heads for each pair of positions, and the regression fitted to these scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class PairFeatures:
         return [(pairs, scores) for _, pairs, scores in sorted(self._texts, key=lambda each: each[0])]
 
     def table(self, totals: PairTotals) -> Records[ScoresOfPositions]:
-        """One row per two positions, with one column per head and direction."""
+        """One row per pair of positions, with one column per head and direction."""
         parts = sorted(self._texts, key=lambda each: each[0])
         places = [pairs.cells[0].nonzero().numpy() for _, pairs, _ in parts]
         firsts, seconds = (
@@ -129,7 +129,7 @@ def position_scores(
 
 
 BYTES_PER_SCORE = 24
-"""In float32, concatenated, and in the float64 of scikit-learn."""
+"""The bytes per score, in float32, in a concatenated copy, and in the float64 of scikit-learn."""
 PENALTY = 0.15
 """The inverse strength of the L1 penalty, C: Rao et al. 2021 (10.1101/2020.12.15.422761)."""
 

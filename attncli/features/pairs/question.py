@@ -15,7 +15,7 @@ from attncli.system.plain_text import counted
 
 CHOSEN_NOTE = (
     "chosen on: the texts used to choose the head; held out: the other texts, used to test it, with 95 % "
-    "intervals over {units}. best offset: a head that always looks that far away. chance: random pairs."
+    "intervals over {units}. best offset: a head that always looks at that distance. chance: random pairs."
 )
 MEASURES_NOTE = (
     "hit: the share of positions whose largest weight is on a partner. precision: the share of pairs "
@@ -90,8 +90,8 @@ def _words(result: HeadsOnPairs) -> Iterator[str]:
 
 
 HOW_NOTE = (
-    "to head: the word that the dependent looks at most is its head; from head: the word that looks at "
-    "the dependent most is its head. Special tokens and the dependent itself do not count (Clark et al. "
+    "to head: the dependent gives the most weight to its head; from head: no other word gives the dependent "
+    "as much weight as its head. Special tokens and the dependent itself do not count (Clark et al. "
     "2019)."
 )
 BEST_NOTE = (

@@ -8,9 +8,9 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 class BestOfRelation(Record):
     """The head that finds the most words of a relation, compared with the best fixed offset on these words.
 
-    `direction` is to_head if the dependent looks most at its head, from_head if no other word looks at the
-    dependent as much as its head. Shares are fractions of the `words`, with 95 % intervals. `offset` is the
-    most frequent distance, in words, from a dependent to its head.
+    `direction` is to_head if the dependent gives the most weight to its head, from_head if no other word
+    gives the dependent as much weight as its head. Shares are fractions of the `words`, with 95 % intervals.
+    `offset` is the most frequent distance, in words, from a dependent to its head.
     """
 
     relation: str

@@ -33,7 +33,7 @@ def _read(report: Report) -> str:
 
 
 def _left_out(rows: Records[BestOfRelation], total: int) -> str:
-    return f"{counted(total - len(rows), 'relation')} with fewer words: --show all."
+    return f"{counted(total - len(rows), 'relation')} with fewer words are not shown: use --show all."
 
 
 def _beyond_offset(row: BestOfRelation) -> str:

@@ -33,7 +33,7 @@ from attncli.records.columns import Records
 ALL = "all relations"
 """All relations together; no relation has a space in its name."""
 DIRECTIONS = ("to_head", "from_head")
-"""The dependent looks most at its head; of all words, its head looks most at the dependent."""
+"""The dependent gives its head the most weight; no other word gives the dependent as much as its head."""
 
 
 class Offset(NamedTuple):
@@ -47,8 +47,8 @@ class Offset(NamedTuple):
 class RelationCounts:
     """Counts over the sentences so far: each relation's words and their heads' offsets, and each head's hits.
 
-    Each two written words count once per relation, and once in ALL. `offsets` counts distances from dependent
-    to head. `hits` is keyed by layer.
+    Each pair of written words counts once per relation, and once in ALL. `offsets` counts distances from
+    dependent to head. `hits` is keyed by layer.
     """
 
     num_words: int = 0
@@ -90,7 +90,7 @@ class RelationCounts:
         return [count for hits in layer_hits for count in hits.flatten().tolist()]
 
     def most_frequent_offset(self, name: str) -> Offset:
-        """The most frequent distance to the head; ties go to the nearest, then to the one before the word."""
+        """The most frequent distance to the head; ties go to the nearest head, and then to the left."""
         offsets = self.offsets[name].items()
         return Offset(*min(offsets, key=lambda item: (-item[1], abs(item[0]), item[0])))
 

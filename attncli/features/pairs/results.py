@@ -80,9 +80,7 @@ class HeadOnMeasure(Record):
 
 
 class CombinedHeads(PairScore):
-    """Several heads together: the mean of the best `num_heads`, or a logistic regression that uses
-    that many.
-    """
+    """Several heads together: the mean of the best `num_heads`, or a logistic regression over as many heads."""
 
     num_heads: int
 
@@ -118,7 +116,7 @@ class ScoresOfPositions(Record, others=float):
 
 
 class ExampleOfPair(Record):
-    """A position of the example that has a pair: its partners, and where the best head looks most.
+    """A position of the example that has a pair: its partners, and the best head's strongest key.
 
     Positions are counted as in the file; `query` and `key` are places in the matrix. `weight` is the weight
     on `key`, and `is_hit` is 1 if `key` is a partner.
@@ -136,7 +134,7 @@ class ExampleOfPair(Record):
 
 
 class LeftOutPairs(Record):
-    """The number of ignored or merged pairs, the reason, and the first such pair as it is in the file."""
+    """The number of ignored or merged pairs, the reason, and the first such pair as written in the file."""
 
     pairs: int
     why: str

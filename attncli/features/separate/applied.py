@@ -1,4 +1,4 @@
-"""Apply a fitted detector to texts; only the layers that it needs are measured."""
+"""Apply a fitted detector to texts; only the layers that the detector needs are measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ MODEL = (
 
 @dataclass(frozen=True)
 class Detector:
-    """A detector and its model: `detector.score("a text")` runs the model up to the last needed layer.
+    """A detector and its model: `detector.score("a text")` stops the model after the last needed layer.
 
     A text is positive if its score is above `threshold`.
     """
@@ -108,7 +108,7 @@ class Detector:
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
 
     def _places(self, features: tuple[HeadFeature, ...], name: str) -> list[int]:
-        """The positions of the detector's features in a run's table, cached because runs share a tuple."""
+        """The columns of the detector's features in a run's table, cached by feature tuple."""
         if id(features) not in self._places_by_run:
             places = {feature: place for place, feature in enumerate(features)}
             missing = next((feature for feature in self._features if feature not in places), None)
@@ -165,7 +165,7 @@ class Detector:
 
 
 def _fitted_note(count: int, total: int) -> str:
-    """A note that some of the texts are training texts, so the result is not an independent test."""
+    """A note that some of the texts are training texts, or an empty string if none of them is."""
     if not count:
         return ""
     texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
@@ -189,7 +189,7 @@ MOST_TOKENS_DRAWN = 512
 
 
 def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
-    """A head's weights in a text, or None if the text is long or the stack has other tokens."""
+    """A head's weights in a text; None for texts of over 512 tokens and for heads outside self-attention."""
     if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
         return None
     maps: list[NamedTensor] = []

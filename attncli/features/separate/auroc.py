@@ -15,13 +15,13 @@ from attncli.core.summaries import LEVEL, t_quantile
 
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 TIE = 1e-6
-"""Rounding tolerance of a float32 AUROC: permutations this close to the observed value count against it."""
+"""Rounding tolerance of a float32 AUROC: a permutation this close to the observed AUROC counts as equal."""
 BYTES_AT_ONCE = 2**28
 """The memory for placements, in float64."""
 
 
 class Placements(NamedTuple):
-    """For each text, the share of the other group's texts that it is on the right side of; ties count half.
+    """For each text, the share of the other group's texts on whose right side the text is; ties count half.
 
     V10 and V01 of DeLong et al. 1988; their means are the AUROC.
     """
@@ -157,7 +157,7 @@ def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
 
 
 def _error(placed: Placements) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
-    """The error of a mean of placements, and its degrees of freedom; NaN if nothing varies."""
+    """The error of a mean of placements, and its degrees of freedom; NaN if the placements do not vary."""
     variance, parts = torch.zeros(2, placed.positive.shape[1], dtype=torch.float64)
     for part in placed:
         variance_part = part.var(dim=0) / len(part) if len(part) > 1 else torch.full_like(variance, torch.nan)
@@ -249,7 +249,7 @@ def difference_interval(difference: float, error: float, degrees: float) -> tupl
 def paired_difference(
     first: Float[Tensor, " text"], second: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
 ) -> PairedDifference:
-    """The difference between two AUROCs on the same texts; its error includes their covariance."""
+    """The difference between two AUROCs on the same texts; the error includes the AUROCs' covariance."""
     placed = placements(torch.stack([first, second], dim=1), is_positive)
     differences = Placements(*(part[:, :1] - part[:, 1:] for part in placed))
     error, degrees = _error(differences)
@@ -309,9 +309,7 @@ def _permuted(
 def corrected_p(
     aurocs: Float[Tensor, " feature"], largest: Float[Tensor, " permutation"]
 ) -> Float[Tensor, " feature"]:
-    """(1 + number of permutations whose largest |AUROC - 1/2| is as large) / (1 + permutations): Phipson &
-    Smyth 2010.
-    """
+    """(1 + permutations that reach the observed value) / (1 + permutations): Phipson & Smyth 2010."""
     ordered = largest.sort().values
     below = torch.searchsorted(ordered, (aurocs - 0.5).abs().double() - TIE)
     return (1 + len(ordered) - below).double() / (1 + len(ordered))

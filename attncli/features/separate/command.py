@@ -40,7 +40,7 @@ def run_separate(
     expect: Sequence[str],
     **store_options: Any,
 ) -> int:
-    """Run `attn separate` on texts, which may come from a store or may first be measured into one."""
+    """Run `attn separate` on texts, which may come from a store or may first be measured into a store."""
     from attncli.system.files import is_store_name
 
     target = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
@@ -104,7 +104,7 @@ def _refuse_unlabelled(settings: Mapping[str, Given], expect: Sequence[str]) -> 
 
 
 def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Given]) -> None:
-    """Print the command that applies the detector that was just written."""
+    """Print the command to apply the detector that was just written."""
     file = destination.get("output") or ""
     if file.endswith(".json") and sys.stderr.isatty():
         model = "".join(f" --model {each.value}" for key, each in settings.items() if key == "model")

@@ -26,18 +26,18 @@ MOST_CHOOSING = 500
 KKT_TOLERANCE = 1e-3
 """The amount by which a gradient may exceed the penalty, as a share of the penalty."""
 LIBLINEAR_NUMBERS = 2**20
-"""Smaller tables use liblinear, which takes ten times as long as matrix products on larger ones."""
+"""Smaller tables use liblinear, which is ten times slower than matrix products on larger tables."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
-"""The minimum number of columns that a regression adds per step; it may add as many as it already has."""
+"""A regression may add at least this many columns per step; a regression with more may double its columns."""
 RIDGE, MOST_PROXIMAL_STEPS, STEPS_A_TRY = 1e-5, 1000, 50
 MOST_RANKED, NUM_LISTED = 2000, 50
 MOST_DEVIATIONS = 5
-"""A chosen head's difference exceeds this many standard deviations, or fewer if no head reaches it."""
+"""A chosen head's difference exceeds this many standard deviations, or fewer if no head's does."""
 
 
 @dataclass(frozen=True)
 class LinearDetector:
-    """score = sum_f w_f (x_f - m_f) / s_f + b over some features; a text above the threshold is positive.
+    """score = sum_f w_f (x_f - m_f) / s_f + b over some features; a score above the threshold means positive.
 
     `places` has the columns of the features in their table. `penalty` is the C of a regression, or 0 for
     other detectors.
@@ -89,13 +89,13 @@ Fit = Callable[[TextsToFit], LinearDetector]
 
 
 def signed_feature(place: int, sign: float) -> LinearDetector:
-    """A detector that is one feature, or its negative."""
+    """A detector whose score is one feature, or the negative of that feature."""
     ones = torch.ones(1, dtype=torch.float64)
     return LinearDetector([place], sign * ones, 0 * ones, ones)
 
 
 def best_feature(texts: TextsToFit) -> LinearDetector:
-    """The feature whose AUROC is farthest from one half, used in its direction.
+    """A detector with the one feature whose AUROC is farthest from one half, or with its negative.
 
     If there are many texts, the 50 best features on 2,000 random texts are compared on all texts.
     """
@@ -318,8 +318,8 @@ def _quadratic_minimum(
     """Approximate argmin_z slopes (z - start) + (z - start) H (z - start) / 2 + |z|_1.
 
     Proximal gradients (FISTA, Beck & Teboulle 2009, restarted when a step goes backwards) determine the zeros
-    and the signs of the other weights. Given these, the minimum solves a linear system; its solution is used
-    if it has the same signs, and it is final if the zeros are right.
+    and the signs of the other weights. Given these, the minimum solves a linear system; the solution is used
+    if its signs are the same, and is final if the zeros are right.
     """
     curvature = curvature + RIDGE * curvature.diagonal().mean() * torch.eye(
         len(curvature), dtype=torch.float64
@@ -374,7 +374,7 @@ def bag_of_words_scores(
 ) -> Float[Tensor, " text"]:
     """Score all texts by a logistic regression on the words of the `choosing` texts.
 
-    scikit-learn's CountVectorizer with lower-case words and single punctuation marks; C = 1.
+    scikit-learn's CountVectorizer counts lower-case words and single punctuation marks; C = 1.
     """
     from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
 

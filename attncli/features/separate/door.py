@@ -81,11 +81,10 @@ def separate(
     """Find the heads that separate texts by a label, and test them on held-out groups.
 
     `texts` is a file (CSV, JSON Lines) or mappings, with text, a column `label` that has two values
-    (`kind=attack` names the positive one) and, optionally, instruction, document and answer. With these
-    parts, the statistics include the weight that the answer's rows, or the last row, put on each part, and
-    on passages marked in the text as <<...>>. The groups in the column `hold_out` are held out in turn.
-    Raises UserError for invalid labels or groups, and if scikit-learn is missing. See
-    `SeparatedTexts`.
+    (`kind=attack` makes attack the positive value) and, optionally, instruction, document and answer. With
+    these parts, the statistics include the weight that the answer's rows, or the last row, put on each part,
+    and on passages marked in the text as <<...>>. The groups in the column `hold_out` are held out in turn.
+    Raises UserError for invalid labels or groups, and if scikit-learn is missing. See `SeparatedTexts`.
     """
     from attncli.features.separate.text_features import feature_table
 
@@ -199,7 +198,7 @@ def separate_measured(
 
 
 def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> Reading:
-    """Read a line of `WholeLines` as the model does."""
+    """Read the text and parts in a line of `WholeLines`, for the model."""
     return LabelledReader(pretrained, truncate=truncate).read(line_text(line))
 
 
@@ -230,7 +229,7 @@ def _progress_part(
 
 
 def weights_digest(pretrained: Pretrained) -> str:
-    """The SHA-256 of a model's weights, from its files if there are any, otherwise from its parameters."""
+    """The SHA-256 of a model's weights, from its weight files or, if it has none, from its parameters."""
     if isinstance(pretrained.source, str) and Path(pretrained.source).exists():
         digests = [content_digest(file) for file in sorted(weight_files(Path(pretrained.source)))]
         if digests:
@@ -272,7 +271,7 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, fro
         ) from None
     weights = weights.where(lambda row: row.detector == first.detector)
     if not weights:
-        nothing = "none separated the groups, so every text would get the same label"
+        nothing = "no statistic separated the groups, so every text would get the same label"
         raise UserError(f"apply: {file}: the detector uses no statistics: {nothing}")
     for name in ("detector", "model", "digest", "positive", "negative", "parts"):
         if not isinstance(first[name], str):
@@ -303,7 +302,7 @@ def _check_number(file: Path, name: str, value: object) -> None:
 
 
 def _held_out_line(statistics: Any) -> str:
-    """A line such as `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`, or "" without the numbers."""
+    """A line such as `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`; "" if a number is missing."""
     try:
         held_out = statistics["held_out"]
         interval = (

@@ -55,7 +55,7 @@ class LabelledReader:
         self.pretrained, self.truncate = pretrained, truncate
 
     def read(self, text: LabelledText) -> Reading:
-        """Read a plain text as a survey does, and other texts by parts. Raises UserError for unfit texts."""
+        """Read plain text as a survey does, and other texts by parts. Raises UserError for invalid texts."""
         plain, marked = without_marks(text.line.text)
         if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
             return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
@@ -114,7 +114,7 @@ class LabelledReader:
         """Put the instruction in the system message and the rest in the user message of a chat template.
 
         The template is rendered for the first text with these parts, and once more to check that the result
-        does not depend on their contents.
+        does not depend on the contents of the parts.
         """
         key, frames = (*parts,), FRAMES.setdefault(self.pretrained.tokenizer, {})
         if key not in frames:

@@ -27,7 +27,7 @@ OTHER_WEIGHTS = {"skip_sink": 0, "words": False, "weighted": False, "ablate": []
 """Survey settings that change the attention weights; a detector needs the unchanged model."""
 OTHER_INPUTS = ("texts", "relations", "pairs", *FILE_SETTINGS, "probe")
 SHARED = ("model", "allow_download", "truncate", "dtype", "load", "device")
-"""Settings with which texts were measured, and with which a detector reads new ones."""
+"""Settings with which texts were measured, and with which a detector reads new texts."""
 
 FeatureColumn = tuple[str, int, int, str]
 TextParts = tuple[tuple[str, str], ...]
@@ -93,7 +93,7 @@ def stored_texts(path: Path, spec: SeparateSpec) -> StoredTexts:
         texts = reader.texts(number)
         if not texts:
             raise UserError(
-                f"{path}: contains no texts, because a store in a folder keeps none: use -o FILE.db"
+                f"{path}: contains no texts, because a store in a folder keeps no texts: use -o FILE.db"
             )
         numbers = _numbers(reader, number)
         notes = [*_left_out(failed for failed in reader.failed() if failed.run.settings == number)]
@@ -128,13 +128,13 @@ UNREADABLE = "texts: "
 
 
 def has_failed(path: Path) -> bool:
-    """True if a run failed for any reason but an unreadable text."""
+    """True if a run failed for a reason other than an unreadable text."""
     with reading(path) as reader:
         return any(not failed.error.startswith(UNREADABLE) for failed in reader.failed())
 
 
 def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
-    """The number of texts that failed, with the reason for the first failure."""
+    """Yield a note with the number of texts that failed and the reason for the first failure."""
     runs = [*failed]
     if runs:
         are = "is" if len(runs) == 1 else "are"
@@ -143,7 +143,7 @@ def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
 
 
 def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]:
-    """The number and settings of a store's text survey. Raises UserError unless there is exactly one."""
+    """The number and settings of a store's text survey. Raises UserError unless it has exactly one."""
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()

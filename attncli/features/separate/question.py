@@ -274,7 +274,7 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if not next(row.num_features for row in result.detectors):
         return f"The heads do not help: the regression uses none of their statistics. {numbers}"
     if not lowest:
-        return f"Too few texts per group for a verdict. {numbers}"
+        return f"There are too few texts per group for a verdict. {numbers}"
     if max(lowest) <= 0.5:
         return f"No detector separates the texts. {numbers}"
     if result.attention_adds:
@@ -290,7 +290,7 @@ def _between(lower: float | None, upper: float | None, form: str) -> str:
 
 
 HELD_OUT_NOTE = (
-    "AUROC: the probability that a text with {positive} scores above one without. Each group is tested "
+    "AUROC: the probability that a text with {positive} scores above a text without it. Each group is tested "
     "with a detector fitted without that group; intervals cover the sampling of its texts, not new "
     "groups."
 )
@@ -304,7 +304,7 @@ SHARED_NOTE = "The texts of {group}, the only group with its label, are divided 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
     if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_TEXTS:
-        yield f"A label has under {FEW_TEXTS} texts in a group: intervals of differences are too narrow."
+        yield f"A label has under {FEW_TEXTS} texts in a group, so intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)

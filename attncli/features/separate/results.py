@@ -12,8 +12,8 @@ class HeldOutAuroc(Record):
     """The sparse regression over all heads on held-out groups, and the best baseline that ignores attention.
 
     `auroc` is the mean over the groups with its 95 % interval, and `lowest` is the AUROC of the worst group.
-    `difference` is `auroc` minus the `baseline`'s, on the same texts. `hits` and `false_alarms` are the
-    shares of positive and of negative held-out texts that the regression calls positive.
+    `difference` is `auroc` minus the AUROC of the `baseline`, on the same texts. `hits` and `false_alarms`
+    are the shares of positive and of negative held-out texts that the regression calls positive.
     """
 
     auroc: float | None
@@ -32,8 +32,8 @@ class DetectorAuroc(Record):
     """A detector, with its mean AUROC over held-out groups; `kind` is attention or baseline.
 
     The interval covers the texts of these groups. `choosing` is its AUROC on the texts that it was fitted to,
-    and `num_features` is its number of features when fitted to all texts. `difference` is its difference from
-    the best baseline.
+    and `num_features` is its number of features when fitted to all texts. `difference` is its AUROC minus the
+    AUROC of the best baseline.
     """
 
     detector: str

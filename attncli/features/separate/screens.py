@@ -57,7 +57,7 @@ def _over_baseline(row: DetectorAuroc) -> str:
 
 
 def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
-    """One column per group, with intervals if there is room; only the worst group if not all fit."""
+    """One column per group, with intervals if there is room; if the groups do not all fit, only the worst."""
     result = report.result_of(SeparatedTexts)
     names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
     cells = {(row.detector, row.group): row for row in result.by_group}
@@ -84,13 +84,13 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
 
 def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -> str:
     count = report.result_of(SeparatedTexts).num_features
-    return f"{len(rows)} of {count:,} head statistics over all texts, AUROC farthest from 0.5 first"
+    return f"{len(rows)} of {count:,} head statistics over all texts, sorted by distance of AUROC from 0.5"
 
 
 def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:
     result = report.result_of(SeparatedTexts)
     count = len(result.predictions) - sum(row.is_right for row in result.predictions)
-    return f"{counted(count, 'text')} misclassified by all heads, farthest from the threshold first:"
+    return f"{counted(count, 'text')} misclassified by all heads, the farthest from the threshold first:"
 
 
 def _usual(report: Report, display: Display) -> int:

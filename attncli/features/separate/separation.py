@@ -258,7 +258,7 @@ def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedPa
 
 
 def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> tuple[float, float]:
-    """The error of a group's AUROC or, if its texts do not vary, a bound, which is wide for a small group."""
+    """The error of a group's AUROC or, if the error is 0, a bound, which is wide for a small group."""
     if error > 0:
         return error, degrees
     return error_without_variance(int(is_positive.sum()), int((~is_positive).sum())), inf
@@ -276,7 +276,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _mean_error(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The error of a mean over independent groups, and its degrees of freedom; NaN if one is unknown."""
+    """The error of a mean over independent groups, and its degrees of freedom; NaN if an error is unknown."""
     group_errors, degrees = [error for error, _ in errors], [group_degrees for _, group_degrees in errors]
     total = sqrt(sum(error**2 for error in group_errors))
     return total / len(errors), mean_degrees(group_errors, degrees)

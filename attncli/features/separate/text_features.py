@@ -29,7 +29,7 @@ from attncli.models.text_files import ManyTexts
 LOGIT_BYTES = 2**28
 """Memory for the logits of texts that run together, from which losses are computed."""
 BYTES_PER_NUMBER = 24
-"""In float32, and in the float64 of ranks and regressions."""
+"""The bytes per number, in float32 and in the float64 of ranks and regressions."""
 EPSILON = 1e-8
 """Attention Tracker adds this number to its denominator, because a head may put no weight on any part."""
 LOOKBACK, SHARE = "lookback_ratio", "instruction_share"
@@ -79,8 +79,8 @@ class PartMasses:
     instruction's share of the weight on the instruction, document and text together (Attention Tracker, Hung
     et al. 2024, 2411.00348). lookback_ratio is the mean over the rows of m / (m + n), where m is the mean
     weight on the keys of the context and n the mean weight on the keys after it (Lookback Lens, Chuang et al.
-    2024, 2407.07071); it is 1 if there are no keys after it. For a bidirectional model, the rows of all
-    tokens count.
+    2024, 2407.07071); the ratio is 1 if no keys follow the context. For a bidirectional model, the rows of
+    all tokens count.
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
@@ -174,7 +174,7 @@ class FeatureRun:
     """Runs a model over texts of equal length, and measures the features of its heads.
 
     `layers` has the needed layers, by stack and number (all by default); the model stops after the last of
-    them.
+    these layers.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class FeatureRun:
             yield self.go(readings[start : start + step])
 
     def go(self, readings: Sequence[Reading]) -> "TextNumbers":
-        """The features of texts and, if `with_loss` is set, their losses."""
+        """The features of texts and, if `with_loss` is set, the losses of these texts."""
         parted = [reading for reading in readings if isinstance(reading, PartedReading)]
         has_survey = not parted or not parted[0].num_answer
         losses: list[Tensor] = []

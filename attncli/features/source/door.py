@@ -36,14 +36,14 @@ def answer_sources(
     on_text: Callable[[str], None] | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> AnswerSources:
-    """Find the sources of an answer, which is either `answer` or what the model writes.
+    """Find the sources of `answer` or, without an answer, of the text that the model writes.
 
-    `sources` are documents placed above the question (or, with `split`, their parts); a text whose parts are
-    the sources (sentences, or units named by `split`; without a `question`, a question at the end is not a
-    source); or a prompt with its sources. `heads`, for example from `retrieving_heads`, are measured
-    separately, beside all heads; `method` is weights, removal or sampled. `on_text` receives the text as the
-    model writes it, then a blank line. Raises UserError for a request that the model cannot meet, and
-    MemoryError if memory runs out.
+    `sources` contains documents, which are placed above the question and, with `split`, divided into parts.
+    `sources` can also be a text, whose sentences (or the units that `split` names) are the sources, or a
+    prompt with its sources. Without a `question`, a question at the end of a text is not a source. `heads`,
+    for example from `retrieving_heads`, are measured separately, in addition to all heads; `method` is
+    weights, removal or sampled. `on_text` receives the text as the model writes it, then a blank line. Raises
+    UserError for a request that the model cannot meet, and MemoryError if memory runs out.
     """
     with in_use(model) as pretrained:
         num_new = max_new_tokens if answer is None else 0

@@ -34,7 +34,7 @@ def cache_file(spec: ModelSpec, what: str = HEADS) -> Path | None:
 
 
 def cached_heads(spec: ModelSpec) -> list[str] | None:
-    """A model's retrieving heads (an empty list if it has none), or None if they were never searched for."""
+    """A model's retrieving heads (an empty list if it has none), or None if the model was never searched."""
     file = cache_file(spec)
     if file is None or not file.exists():
         return None
@@ -53,13 +53,16 @@ def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> lis
 
 
 def cache_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
-    """Cache the retrieving heads or their absence. Return the path, or None without a cache file."""
+    """Cache the retrieving heads or their absence. Return the path, or None if there is no cache file."""
     chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
     return write_cache_file(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
 
 
 def write_cache_file(spec: ModelSpec, what: str, content: Mapping[str, Any], key: str) -> Path | None:
-    """Replace a cache file, and return its path or None. Raises UserError at `key` if that fails."""
+    """Replace a cache file. Return its path, or None if the model has no cache file.
+
+    Raises UserError, about `key`, if the file cannot be written.
+    """
     file = cache_file(spec, what)
     if file is None:
         return None

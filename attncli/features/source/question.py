@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "SourcedReading":
-    """Read the prompt for the model. Raises UserError if it does not fit, or for sources without text."""
+    """Read the prompt for the model. Raises UserError if the prompt does not fit or a source has no text."""
     from attncli.models.encoders import is_encoder
 
     if is_encoder(pretrained) and not spec.chat:
@@ -87,7 +87,7 @@ def _cached_or_searched_heads(
     answer: str | None,
     progress: "Progress | None",
 ) -> list[str] | None:
-    """A model's cached heads, found and cached now if the search reads fewer tokens than the prompt has.
+    """A model's cached heads, or heads found now if the search reads fewer tokens than the prompt has.
 
     The result is None without a search, and an empty list if no head retrieves. A batch never searches,
     because its numbers would depend on the order of the prompts.
@@ -152,7 +152,7 @@ def _last_part(spec: SourceSpec, sourced: "SourcedText") -> Iterator[str]:
     last = sourced.sources[-1]
     is_end = last.end == len(sourced.text.rstrip()) and last.name.startswith(spec.split)
     if is_end and len(sourced.sources) > 1 and spec.split != "word":
-        yield f'The last {spec.split} is also a source. To use it as a question: "QUESTION" --file FILE.'
+        yield f'The last {spec.split} is also a source. To ask it as a question, use "QUESTION" --file FILE.'
 
 
 def _order_notes(result: "AnswerSources") -> Iterator[str]:
@@ -186,8 +186,8 @@ def report_heads(
         [chosen, where],
         about=f"{pretrained.name}: which heads find the right sentence in {result.num_contexts} contexts.",
         how_to_read=(
-            "found: the share of contexts in which the head looks most at the right sentence of 16; "
-            "weight: the head's mean weight on that sentence."
+            "found: the share of contexts in which the head gives the right sentence of 16 the most "
+            "weight; weight: the head's mean weight on that sentence."
         ),
     )
 

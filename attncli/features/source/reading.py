@@ -23,7 +23,7 @@ def check_sources(spec: "SourcedTextSpec", texts: Texts) -> None:
 
 
 def read_for_decoder(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") -> "SourcedReading":
-    """Read the prompt for the model. Raises UserError if it does not fit."""
+    """Read the prompt for the model. Raises UserError if the prompt does not fit."""
     from attncli.models.source_texts import read_sourced
 
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
@@ -49,9 +49,7 @@ def _chat(spec: "SourcedTextSpec", texts: Texts) -> str | None:
     if not spec.chat or spec.document or texts.context is None or not is_chat(texts.context):
         return None
     if texts.text is not None:
-        raise UserError(
-            "sentence: cannot be combined with a chat as JSON, whose last message is the question"
-        )
+        raise UserError("sentence: cannot be combined with a JSON chat, whose last message is the question")
     return texts.context
 
 
@@ -59,7 +57,7 @@ def sourced_text(spec: "SourcedTextSpec", texts: Texts, *, is_continued: bool = 
     """The sources in documents, or the marked or other parts of a text; this needs no model.
 
     If the model continues a text (`is_continued`), the text may end in a question instead of having a
-    separate one.
+    separate question.
     """
     from attncli.models.source_texts import marked_text, with_documents
 

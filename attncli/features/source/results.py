@@ -16,8 +16,8 @@ class RankedSource(Record):
 
     `all_heads` is the mean weight of all heads on the source, and `retrieving_heads` is that of the chosen
     heads. `lost` is how far the answer's log-probability falls without the text of the source, in nats;
-    `effect` comes from a fit to random sets of sources. `ranked_by` is the measurement that decides its
-    place.
+    `effect` comes from a fit to random sets of sources. `ranked_by` is the measurement that decides the rank
+    of the source.
     """
 
     source: int
@@ -58,7 +58,8 @@ class AnswerToken(Record):
 class SourceRanking(Record):
     """The agreement of a weight with the loss or the effect, over the `removed` sources.
 
-    The columns are Spearman's correlation, and 1 if both rank the same source first, otherwise 0.
+    The columns are Spearman's correlation, and 1 if the two measurements rank the same source first, 0 if
+    they do not.
     """
 
     ranking: str
@@ -69,7 +70,7 @@ class SourceRanking(Record):
 
 
 class AnswerCounts(Record):
-    """The first source, and the numbers of sources, prompt tokens and answer tokens."""
+    """The number of the first source, and how many sources, prompt tokens and answer tokens there are."""
 
     first: int = column(is_needed=False)
     sources: int = column(is_needed=False)
@@ -121,7 +122,7 @@ class AnswerSources(Result):
 
 
 class RetrievingHead(Record):
-    """The share of contexts in which a head looks most at the right sentence, and its mean weight there."""
+    """The share of contexts in which a head weights the right sentence most, and its mean weight there."""
 
     stack: str = column(is_needed=False)
     layer: int

@@ -17,9 +17,9 @@ from attncli.models.source_texts import Passage, SourcedReading, SourcedText, re
 NUM_CONTEXTS, NUM_SENTENCES = 24, 16
 MOST_CHOSEN = 8
 MIN_SHARE_FOUND = 0.75
-"""A head is chosen if it looks most at the right sentence in at least this share of the contexts."""
+"""A head is chosen if it gives the right sentence the most weight in at least this share of the contexts."""
 FACTS = 0.4
-"""The share of the other sentences that state where somebody left something, like the right one."""
+"""The share of the other sentences that state where somebody left something, like the right sentence."""
 
 # fmt: off
 NAMES = (
@@ -55,7 +55,7 @@ OTHER_PREDICATES = (
 
 
 class SyntheticContext(NamedTuple):
-    """Sentences, the index of the right one, and the beginning and end of the right one."""
+    """Sentences, the index of the right sentence, and the beginning and end of that sentence."""
 
     sentences: list[str]
     right: int
@@ -152,7 +152,8 @@ def retrieving_heads(
     chosen = rows.where(lambda row: (row.share_found or 0.0) >= MIN_SHARE_FOUND)[:MOST_CHOSEN]
     if not chosen:
         best = f"the best head is {rows[0].name}, in {rows[0].share_found:.0%}"
-        message = f"looks at the right sentence most in {MIN_SHARE_FOUND:.0%} of the contexts ({best})"
+        share = f"{MIN_SHARE_FOUND:.0%} of the contexts"
+        message = f"gives the right sentence the most weight in {share} ({best})"
         raise UserError(f"model: no head of {pretrained.name} {message}: name heads yourself")
     return RetrievingHeads(
         rows=rows,

@@ -65,8 +65,9 @@ CHAT_HELP = (
     "user's message"
 )
 SPLIT_HELP = (
-    "the unit that is a source in a text or in each `document` (default: sentences, or words with `compare` "
-    "and fewer than three sentences; whole documents); <source NAME>...</source> in a text marks its sources"
+    "the unit that is a source in a text or in each `document` (default: a whole document; in a text, a "
+    "sentence, or a word with `compare` and fewer than three sentences); <source NAME>...</source> in a text "
+    "marks its sources"
 )
 SplitHelp = Everyday("the unit to treat as one source")
 NewTokens = Annotated[Size, Everyday(), Field(description="the maximum number of tokens to write")]

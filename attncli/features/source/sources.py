@@ -52,7 +52,7 @@ def answer_to(
 ) -> Target:
     """The given answer or, without one, the answer that the model writes.
 
-    Raises UserError if there is neither, and MemoryError if memory runs out.
+    Raises UserError if the model writes nothing, and MemoryError if memory runs out.
     """
     if answer is not None:
         return given_answer(pretrained, answer, reading.prompt.ids)
@@ -123,7 +123,7 @@ class AnswerWork:
         self._work.expect(self._without)
 
     def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
-        """Yield once before each run of a prompt without the sources of a mask."""
+        """Yield once before each run of the prompt without the sources that a mask removes."""
         before = torch.ones_like(masks[0])
         costs = []
         for mask in masks:
@@ -136,7 +136,7 @@ class AnswerWork:
             yield
 
     def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
-        """The number of tokens from the first source that differs from the whole or the previous prompt."""
+        """The number of tokens after the beginning shared with the whole or the previous prompt."""
         shared = [0]
         for other_mask in (torch.ones_like(mask), before):
             differ = (mask != other_mask).nonzero()
@@ -150,7 +150,7 @@ class AnswerWork:
         return max(0, self.num_prompt - max(shared) - removed)
 
     def _first_token(self, source: int) -> int:
-        """The first token of a source and the sources after it."""
+        """The place of the first token in this source and the sources after it."""
         starts = [places[0] for places in self.reading.places[source:] if places]
         return min(starts, default=self.num_prompt)
 
@@ -221,7 +221,7 @@ def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
     """The score by which sources are chosen for removal: the weight of the chosen heads.
 
     Without chosen heads, the score is the largest weight of a single head minus the mean over all heads, so
-    that it depends on the few heads that retrieve and not on the many that do not.
+    that the score depends on the few heads that retrieve and not on the many that do not.
     """
     if weights.chosen is not None:
         return weights.chosen.mean(dim=0)
@@ -259,7 +259,7 @@ def lasso_effects(
 def standardised_effects(
     masks: Bool[Tensor, "run source"], numbers: Float[Tensor, " run"]
 ) -> Float[Tensor, " source"]:
-    """The effect of each source on another number than a probability, from a fit to standardised numbers."""
+    """The effect of each source on a number other than a probability, from a fit to standardised numbers."""
     spread = numbers.double().std(correction=0)
     return torch.zeros(masks.shape[1]) if not spread else _fitted(masks, numbers.double() / spread) * spread
 
@@ -323,7 +323,7 @@ def answer_sources(
     The chosen `heads`, such as 18:6, get a weight of their own. `method` is weights, which removes the five
     sources with the highest `likeliest`; removal, which removes each source; or sampled, which fits
     `num_runs` random sets of sources. Raises UserError for heads that the model does not have and for a
-    request that it cannot meet, and MemoryError if memory runs out.
+    request that the model cannot meet, and MemoryError if memory runs out.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     if work is not None:
@@ -461,7 +461,7 @@ def _token_rows(
 
 
 def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
-    """The text of each token; if several tokens form one character, the last of them has that character."""
+    """The text of each token; if several tokens form one character, the last token has that character."""
     pieces, before = [], ""
     for end in range(1, len(ids) + 1):
         text = pretrained.text_of(ids[:end])
@@ -510,7 +510,7 @@ def source_notes(sourced: SourcedText) -> Iterator[str]:
     """Notes on a question at the end of a text, and on sources with identical text."""
     if sourced.asking:
         asking = " ".join(sourced.asking.split())
-        yield f'"{asking}" is read as the question, not as a source; <source>...</source> makes it one.'
+        yield f'"{asking}" is read as the question; to make it a source, mark it with <source>...</source>.'
     alike: dict[str, list[str]] = {}
     for source, text in zip(sourced.sources, sourced.texts(), strict=True):
         alike.setdefault(text, []).append(source.name)

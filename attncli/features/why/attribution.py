@@ -183,7 +183,7 @@ def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHead
 def _block(
     layer: int, call: Call, mixers: Sequence[LastHeads], gave: Sequence[Tensor], inside: Sequence[Tensor]
 ) -> LayerAddition | None:
-    """Return what a block adds, from the outputs of W_O and of its modules, or None if it adds more."""
+    """Return what a block adds, from the outputs of W_O and of its modules, or None if there is more."""
     added = call.gave - call.read
     factors = _factors(added, gave, inside, call.gave.abs().max())
     if factors is None:
@@ -489,7 +489,7 @@ class _RecordedRun:
     def splits(self, head: HeadLogit) -> bool:
         """Return True if the head's contribution is a sum over tokens.
 
-        The contribution of a Mamba-1 head is not, because its channels have separate weights.
+        The contribution of a Mamba-1 head is no such sum, because its channels have separate weights.
         """
         heads = self.linear.get(head.module)
         return heads is None or heads.captured.heads.mixed_values() is not None

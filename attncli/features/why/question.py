@@ -59,7 +59,7 @@ else:
                 Annotated[
                     TokenName | None,
                     Heading("Output"),
-                    Everyday("with --head: the token that it looks at"),
+                    Everyday("with --head: the token that the head looks at"),
                 ],
                 Field(
                     None,
@@ -98,7 +98,7 @@ class WhySpec(QueryAndKeySpec):
     answer: Annotated[str | None, Everyday("the token after the text whose logit is split")] = Field(
         None, description="the token after the text whose logit is split (default: the most likely one)"
     )
-    against: Annotated[str | None, Everyday("with --answer: the token to compare it with")] = Field(
+    against: Annotated[str | None, Everyday("with --answer: the token to compare the answer with")] = Field(
         None, description="with `answer`: the token whose logit is subtracted from the answer's"
     )
     head: Annotated[
@@ -107,7 +107,7 @@ class WhySpec(QueryAndKeySpec):
     ] = Field(
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: its contribution by "
-        "token (default: the head that adds most)",
+        "token (default: the head that adds the most)",
     )
     over: Count = Field(
         2,

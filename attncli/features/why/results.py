@@ -52,8 +52,7 @@ class LogitParts(Record):
     """The contributions by kind of part, their `sum`, and the `logit` that the model computes.
 
     The last norm multiplied the residual stream by `norm_scale`. For several texts, `above` is the share of
-    texts on which the logit of the answer is above that of the token it is compared with (interval: Wilson
-    1927).
+    texts on which the logit of the answer is above that of the other token (interval: Wilson 1927).
     """
 
     embedding: float = column(unit=LOGIT, has_interval=True)
@@ -85,7 +84,7 @@ class LogitAttribution(Result):
     """The contributions of a decoder's parts to a logit, or to a difference between two logits, as a sum.
 
     The scale of the last norm is frozen. `heads` and `layers` are in the order of the model; `parts` add up
-    to the logit. `ids` contains the token of the logit and, with `against`, the token it is compared with.
+    to the logit. `ids` contains the token of the logit and, with `against`, the token of the other logit.
     `keys` splits the contribution of `head`, LAYER:HEAD, by token. For several texts, the numbers are means
     with 95 % intervals, `texts` contains the logit of each text, and `keys` is None. `unshown` is a sentence
     that names the layers whose heads are left out; the notes also include this sentence.

@@ -51,7 +51,7 @@ def _sum(report: Report, display: Display) -> Iterator[str]:
 
 
 def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
-    """Return columns with the MLPs that add most; each row shows one head and one MLP."""
+    """Return columns with the MLPs that add the most; each row shows one head and one MLP."""
     layers = report.result_of(LogitAttribution).layers.sorted(lambda layer: -abs(layer.mlp))[: len(rows)]
     missing = len(rows) - len(layers)
     names = [f"  MLP {layer.layer}" for layer in layers]
@@ -73,7 +73,7 @@ def _share_above(report: Report, display: Display) -> Iterator[str]:
 
 
 def _keys(report: Report, display: Display) -> ScreenParts:
-    """Yield the tokens through which the head contributes most."""
+    """Yield the tokens through which the head contributes the most."""
     keys, labels = report.result_of(LogitAttribution).keys, TableLabels(report, display)
     if keys is None:
         return
@@ -211,7 +211,7 @@ def _side_tables(
         first, gap = parts[:count], "  " * (side == "query")
         columns += [
             Column(
-                (f"{gap}{side} side", "wrote"), [plain_text(f"{gap}{part.part}") for part in first], left=True
+                (f"{gap}{side} side", "part"), [plain_text(f"{gap}{part.part}") for part in first], left=True
             ),
             Column(("", "adds"), [fixed(part.score, precision) for part in first]),
             Column(

@@ -402,7 +402,7 @@ def test_the_error_of_a_long_prompt_names_the_limit(attn: Attn) -> None:
         (["--answer", "on", "--max-new-tokens", "5"], "--max-new-tokens: cannot be combined with --answer"),
         (
             ["--lengths", "500,2000"],
-            "--lengths: must be one number: attn batch runs several, from a file with "
+            "--lengths: must be one number: for several, use attn batch with a file that has "
             "sweep: {lengths: [500, 2000]} (got 500,2000)",
         ),
     ],
@@ -443,7 +443,7 @@ def test_retrieval_scores_match_a_naive_loop(needle: str) -> None:
     assert np.mean([row["needle_mass"] for row in report.table("written")]) == pytest.approx(
         best["needle_mass"], abs=1e-6
     )
-    title = f"where the best head, {best['layer']}:{best['head']}, looked ("
+    title = f"the strongest keys of the best head, {best['layer']}:{best['head']} ("
     assert title in shown("table", [report], width=100)
 
 

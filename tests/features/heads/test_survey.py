@@ -158,7 +158,9 @@ def test_a_store_of_some_heads_is_refused(tmp_path: Path, attn: Attn, texts: str
     config.write_text(f"experiment: heads\n{setting}\n")
     assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
     ended, key = attn(["heads", "--store", store]), setting.partition(":")[0]
-    error = f"--store: {store} has only some heads of each text, left by {key}: attn results shows them\n"
+    error = (
+        f"--store: {store} has only some heads of each text, left by {key}: use attn results to show them\n"
+    )
     assert (ended.code, ended.err) == (2, error)
 
 
@@ -207,7 +209,7 @@ def test_failures_of_other_surveys_are_not_counted(tmp_path: Path, attn: Attn) -
     ("flags", "error"),
     [
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db"], "-o x.db: is a store, which only takes surveys of many texts: use --texts FILE"),
+        (["-o", "x.db"], "-o x.db: is a store, which takes only surveys of many texts: use --texts FILE"),
         (["--store", "none.db"], "none.db: no such file"),
     ],
 )

@@ -418,7 +418,7 @@ def test_ignored_pairs_are_counted_with_the_first_one(letters: Path) -> None:
     assert pairs_of(result) == {"a position was cut off at the model's maximum length": (2, "1: [99, 0]")}
     with pytest.raises(
         UserError,
-        match=r"^texts:1: none of its 1 pair counts: \[0, 7\]: a position is beyond the end of the text",
+        match=r"^texts:1: none of the text's 1 pair counts: \[0, 7\]: a position is beyond the end of the ",
     ):
         attncli.pairs(letters, [{"text": "ab cd", "pairs": [[0, 7]]}])
 

@@ -213,7 +213,7 @@ def test_a_detector_scores_texts_and_refuses_edited_reports_and_other_models(
     assert ended.code == 2 and "must be the model that the detector was fitted to" in ended.err
     assert ended.err.count("\n") == 1
     for rows, message in (
-        ("coefficients", "the detector uses no statistics: none separated the groups"),
+        ("coefficients", "the detector uses no statistics: no statistic separated the groups"),
         ("fitted", "contains no detector"),
     ):
         report = json.loads(detector_file.read_text())

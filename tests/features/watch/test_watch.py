@@ -146,7 +146,7 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
         f"-o {store}: has steps on another text or with other settings: use another name, or --fresh\n",
     )
     assert attn(["heads", "--store", str(store)]).err == (
-        f"--store: {store} has steps of a training run: attn watch {store} shows them\n"
+        f"--store: {store} has steps of a training run: use attn watch {store} to show them\n"
     )
     tidy = rows(attn(["results", str(store), "--tidy"]).out)
     assert {row["id"] for row in tidy} == {"2", "9", "10"}
