@@ -158,7 +158,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
 
 
 class Looks(NamedTuple):
-    """The keys that each head looks at from the tokens where removing the head costs most, by head number."""
+    """The keys that each head looks at from the token where removing it costs the most, by head number."""
 
     rows: Records[LookedAtKey]
     query_positions: Mapping[int, int | None]
@@ -292,7 +292,7 @@ class Ablation:
         begun: float,
         share: float,
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """Return the effects of removing each set of heads, and where each removal costs most."""
+        """Return the effects of removing each set of heads, and where each removal costs the most."""
         effects: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
         done = 0
         begins = [[self.reader]] * len(self.removed) if self.reader else self.removed
@@ -307,7 +307,7 @@ class Ablation:
         return effects
 
     def _look(self, survey: Survey, query_positions: Sequence[int | None]) -> None:
-        """Record the keys that each head looks at from the token where removing it costs most."""
+        """Record the keys that each head looks at from the token where removing the head costs the most."""
         if survey.options.first_keys and not self.each_token:
             by_head = dict(zip(self.chosen, query_positions[: len(self.chosen)], strict=True))
             rows = looked_at(survey, 0, [by_head.get(head) for head in range(self.heads.num_softmax)])

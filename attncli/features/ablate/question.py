@@ -138,7 +138,7 @@ class AblateSpec(EncodedTextSpec):
         str | None,
         Everyday("measure only this token, after the text"),
     ] = Field(None, description="measure only this token, after the text or at the mask of an encoder's text")
-    against: Annotated[str | None, Everyday("with --answer: the token to compare the answer with")] = Field(
+    against: Annotated[str | None, Everyday("with --answer: the token to compare with")] = Field(
         None, description="with `answer`: the token whose logit is compared with the answer's"
     )
     sort: Annotated[Effect | None, Everyday("the effect to sort by, largest first")] = Field(

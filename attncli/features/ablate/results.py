@@ -33,7 +33,7 @@ class HeadEffect(Effects):
 
     `kind` is self or cross, or linear for a head without a softmax; the `pattern` of a linear head is the
     kind of its layer. `approximate` is |d loss / d gate|. For a single text, `query` is the token where
-    removing the head costs most, and `key` is the token to which the head gives the most weight at this
+    removing the head costs the most, and `key` is the token to which the head gives the most weight at this
     query.
     """
 

@@ -70,8 +70,10 @@ def _notes(report: Report) -> Iterator[str]:
     heads = report.result_of(HeadEffects).heads
     meanings = ["kl: how far predictions move"] if "kl" in heads.cells else []
     if {*LOOKED_AT} <= heads.cells.keys() and any(row.key is not None for row in heads):
-        meanings += ["worst token: the token that loses the most without the head"]
-        meanings += ["strongest key: the key with the head's largest weight there, and this weight"]
+        is_one = len({(row.query, row.query_token) for row in heads}) == 1
+        worst, strongest = ("from", "looks at") if is_one else ("worst token", "strongest key")
+        meanings += [f"{worst}: the token that loses the most without the head"]
+        meanings += [f"{strongest}: the key with the head's largest weight there, and this weight"]
     if meanings:
         yield f"{'; '.join(meanings)}."
     yield from report.notes
@@ -178,7 +180,7 @@ def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
     effect, name = effect_named(_sort(report)), _sort(report).replace("_", " ")
     change = f"{'fall' if effect.negative_is_better else 'rise'} in {name}" if effect.is_difference else name
     what = "swap" if "token_text" in rows.cells else "head"
-    return f"{some_of(len(rows), total, what)}, largest {change} first"
+    return f"{some_of(len(rows), total, what)}, sorted by {change}, largest first"
 
 
 def _effect_header(name: str) -> tuple[str, str]:

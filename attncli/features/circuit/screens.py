@@ -171,7 +171,7 @@ def _copying(report: Report, display: Display) -> Iterator[str]:
     scored = report.result_of(Compositions).copying.where(lambda head: head.score is not None)
     if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
         names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
-        yield f"heads that copy the most: {', '.join(names)}"
+        yield f"best copying heads: {', '.join(names)}"
 
 
 def _notes(report: Report) -> Iterator[str]:

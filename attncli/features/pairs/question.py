@@ -74,7 +74,7 @@ def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
         yield ONE_HELD_OUT_NOTE.format(unit=unit)
     for row in result.left_out:
         are = "is" if row.pairs == 1 else "are"
-        yield f"{counted(row.pairs, 'pair')} {are} left out: {row.why}; first: text {row.first}."
+        yield f"{counted(row.pairs, 'pair')} {are} left out: {row.why}; the first is in text {row.first}."
 
 
 def _unit(result: HeadsOnPairs) -> str:

@@ -80,7 +80,7 @@ class HeadOnMeasure(Record):
 
 
 class CombinedHeads(PairScore):
-    """Several heads together: the mean of the best `num_heads`, or a logistic regression over as many heads."""
+    """Several heads together: the mean of the best `num_heads`, or a regression over as many heads."""
 
     num_heads: int
 

@@ -28,7 +28,7 @@ KKT_TOLERANCE = 1e-3
 LIBLINEAR_NUMBERS = 2**20
 """Smaller tables use liblinear, which is ten times slower than matrix products on larger tables."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
-"""A regression may add at least this many columns per step; a regression with more may double its columns."""
+"""A regression adds at most this many columns per step, or as many as it already has if that is more."""
 RIDGE, MOST_PROXIMAL_STEPS, STEPS_A_TRY = 1e-5, 1000, 50
 MOST_RANKED, NUM_LISTED = 2000, 50
 MOST_DEVIATIONS = 5

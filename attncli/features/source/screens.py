@@ -145,7 +145,7 @@ def _source_name(source: RankedSource) -> str:
 def _source_criterion(result: AnswerSources) -> str:
     """The criterion by which a part of the answer is assigned to its source."""
     is_fit = result.sources[0].ranked_by == "effect"
-    return "that contributes the most to it" if is_fit else "whose removal lowers its probability the most"
+    return "that contributes most to it" if is_fit else "whose removal lowers its probability most"
 
 
 def _compared(report: Report, display: Display) -> Iterator[str]:

@@ -98,7 +98,7 @@ class WhySpec(QueryAndKeySpec):
     answer: Annotated[str | None, Everyday("the token after the text whose logit is split")] = Field(
         None, description="the token after the text whose logit is split (default: the most likely one)"
     )
-    against: Annotated[str | None, Everyday("with --answer: the token to compare the answer with")] = Field(
+    against: Annotated[str | None, Everyday("with --answer: the token to compare with")] = Field(
         None, description="with `answer`: the token whose logit is subtracted from the answer's"
     )
     head: Annotated[

@@ -16,7 +16,7 @@ ASKED = [*SWAP, "--other", OTHER, "--answer", "e", "--against", "o"]
 
 def test_each_token_has_a_separate_row(attn: Attn) -> None:
     lines = attn([*ASKED, "--token", "each", "--top", "4"]).out.splitlines()
-    assert any(line.startswith("4 swaps, largest restored first") for line in lines)
+    assert any(line.startswith("4 swaps, sorted by restored, largest first") for line in lines)
     assert any(line.startswith(" 0:1  5 e ") for line in lines)
     report = json.loads(attn([*ASKED, "--token", "each", "--format", "json"]).out)
     rows = report["statistics"]["heads"]
