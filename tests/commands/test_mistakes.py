@@ -53,7 +53,7 @@ MISTAKES = [
     ("self --explain --step 1 --format json", "--step: json cannot show a single step; --step works with table, md"),
     ("show lessons/bat-cave.json --step 1", "--step: the report has no steps: create the report with --explain"),
     ("pitfalls late-mask 'the cat'", 'the cat: unexpected argument: put the text in quotes: attn pitfalls --sentence "the cat sleeps"'),
-    ("generate --greedy", "--greedy: is the default without --sampling-temperature and --top-p: omit it"),
+    ("generate --greedy", "--greedy: is the default without --sampling-temperature and --top-p: omit --greedy"),
     ("self --num-buckets 8", "--num-buckets: is only for config files: use --config FILE with num_buckets: VALUE"),
     ("the cat walks", 'the cat walks: is a text, not a command: use attn self "the cat walks"'),
     ('"the cat walks on" --causal', 'the cat walks on: is a text, not a command: use attn self "the cat walks on"'),

@@ -224,7 +224,7 @@ LINEAR_METHODS = {
 
 GRID_NOTE = (
     "output_change is the mean of ||y' - y|| / ||y|| over the last vectors; cls_change is 1 - cos(y', y) of "
-    "[CLS], if the model has one."
+    "[CLS], if the model has this token."
 )
 
 

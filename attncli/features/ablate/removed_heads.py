@@ -39,7 +39,7 @@ class HeadsOfModel:
         heads: Sequence[ModelHead],
         places: Sequence[HeadPlace],
     ) -> "HeadsOfModel":
-        """Combine the given heads, which have a softmax, with the heads of the run that have none."""
+        """Combine the given heads, which have a softmax, with the heads of the run that have no softmax."""
         heads, places, mixers = [*heads], [*places], dict[int, str]()
         attending = {head.layer for head in heads}
         has_both = any(linear.captured.layer in attending for linear in run.linear)

@@ -20,7 +20,7 @@ class BaselineNumbers(Record):
 
 
 class Effects(BaselineNumbers):
-    """The effects of removing heads. Effects on the numbers of the baseline are differences from it."""
+    """The effects of removing heads; those on numbers of the baseline are differences from the baseline."""
 
     kl: float | None = _effect("nats")
     restored: float | None = _effect()

@@ -34,7 +34,7 @@ HIGHEST_GRID = 13
 FIXED_LINES = 9
 """The title, the text, the table's title, header and rule, the line Next, and the blank lines between them.
 
-If the header has names of two words, it takes another line.
+A header with names of two words takes another line.
 """
 
 

@@ -100,7 +100,7 @@ class HeadEdges(Result):
         return {(row.layer, row.head): row.weight for row in self.heads}
 
     def strongest_between_heads(self) -> PartEdge | None:
-        """The strongest edge from one head to another, or None if there is none."""
+        """The strongest edge from one head to another, or None if no edge joins two heads."""
         return next((edge for edge in self.edges if None not in (edge.from_head, edge.to_head)), None)
 
 

@@ -65,7 +65,7 @@ def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> lis
 
     An area is the trapezoidal mean over the removed share, at 1, 2, 4, ... sources. Tied sources are removed
     in text order and in reverse text order, and the two areas are averaged, so that constant ranks have no
-    gap. All sets of sources that the curves need are run together, each of them once.
+    gap. All sets of sources that the curves need are run together, and each set only once.
     """
     count, steps = answer.num_sources, removal_steps(answer.num_sources)
     masks = torch.ones(len(rankings), 2, 2, len(steps), count, dtype=torch.bool)

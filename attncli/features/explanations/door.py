@@ -195,7 +195,7 @@ def _read(
     if options.head_weights is not None and is_encoder(pretrained):
         name = pretrained.name
         raise UserError(
-            f"head_weights: {name} writes no answers, so it cannot have learned head weights: omit them"
+            f"head_weights: {name} writes no answers, so no head weights can be learned: omit `head_weights`"
         )
     heads, num_runs, seed = options.heads, options.num_runs, options.seed
     if isinstance(reading, PictureCells):

@@ -38,7 +38,7 @@ class PictureRun(EncoderRun):
 
     @property
     def embeddings(self) -> nn.Module:
-        """The embeddings of the part that owns them, because some classifiers do not return them (CLIP)."""
+        """The embeddings, from the part that has them, because some classifiers return none (CLIP)."""
         parts = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
         owner = next((part for part in parts if hasattr(part, "embeddings")), self.whole)
         embeddings: nn.Module = owner.get_input_embeddings()

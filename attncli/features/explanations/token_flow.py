@@ -104,7 +104,7 @@ class ExplainedRun:
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """Return the token vectors in the output of the embeddings, or None if it does not contain them."""
+        """Return the token vectors in the output of the embeddings, or None if the output has no vectors."""
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self.ids)):
             return None
         return EmbeddedTokens(output, lambda vectors: vectors)

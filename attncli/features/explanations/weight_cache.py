@@ -16,7 +16,7 @@ WEIGHTS = "head-weights"
 
 
 def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
-    """Return the learned weights of a model's heads, or None if the cache has none."""
+    """Return the learned weights of a model's heads, or None if no weights are cached."""
     place = cache_file(spec, WEIGHTS)
     if place is None or not place.exists():
         return None
@@ -28,7 +28,9 @@ def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
                 return dict(zip(names, weights.values(), strict=True))
         raise ValueError("without weights")
     except (OSError, ValueError):
-        raise UserError(f"learn: {place} is damaged: recreate it with attn source PROMPTS --learn") from None
+        raise UserError(
+            f"learn: {place} is damaged: run attn source PROMPTS --learn to rewrite the file"
+        ) from None
 
 
 def cache_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:

@@ -196,12 +196,11 @@ class GenerateSpec(PromptSpec):
         le=1,
         description="sample from the most likely tokens with this total probability",
     )
-    greedy: Annotated[bool, NoFlag("is the default without --sampling-temperature and --top-p: omit it")] = (
-        Field(
-            default_factory=_is_greedy,
-            description="always take the most likely token (default without `sampling_temperature` and "
-            "`top_p`)",
-        )
+    greedy: Annotated[
+        bool, NoFlag("is the default without --sampling-temperature and --top-p: omit --greedy")
+    ] = Field(
+        default_factory=_is_greedy,
+        description="always take the most likely token (default without `sampling_temperature` and `top_p`)",
     )
     prefill_chunk: Size | None = Field(
         None,

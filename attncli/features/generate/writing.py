@@ -133,7 +133,7 @@ class TokenRows:
 
 @dataclass
 class WrittenRows:
-    """The rows of each new token, collected from a model's layers, or from cross-attention if it has any.
+    """The rows of each new token, from a model's layers, or from cross-attention if the model has any.
 
     `special_ids` are the special tokens of the tokenizer; `module_name` maps a module to its name in results;
     `needle` contains the places of the needle in `prompt_ids`. `layer` and `head` limit the rows to one layer
@@ -187,7 +187,7 @@ class WrittenRows:
         for layer in chosen_layers:
             if layer.attention.shape[-1] != num_tokens:
                 counts = f"{layer.attention.shape[-1]} keys for {num_tokens} tokens"
-                raise CannotShow(f"{self.module_name(layer.module)} has {counts}")
+                raise CannotShow(f"{self.module_name(layer.module)} has {counts}, so its keys are not tokens")
         if not self.layers:
             self.layers = [
                 WriterLayer(
@@ -203,7 +203,7 @@ class WrittenRows:
             if self.head is not None and self.head >= most:
                 heads = head_range({layer.layer: layer.num_heads for layer in self.layers})
                 has_both = self.linear is not None and self.layer in self.linear.num_heads
-                hint = f": --layer {self.layer} shows its heads without a softmax" * has_both
+                hint = f": use --layer {self.layer} to show its heads without a softmax" * has_both
                 raise UserError(f"head: {heads} (got {self.layer}:{self.head}){hint}")
         self.tokens.append(self._rows(token, chosen_layers))
 

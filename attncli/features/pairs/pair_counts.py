@@ -432,7 +432,7 @@ class TextCounts(NamedTuple):
 def _offset_sums(
     pair_weights: Float[Tensor, "query key"], cells: Bool[Tensor, "query key"], ranked: Float[Tensor, " part"]
 ) -> Float[Tensor, "offset measure"]:
-    """The sums of a head that always looks at a fixed offset, and so ranks those cells before all others."""
+    """The sums of a head that always looks at a fixed offset, and so ranks the cells at that offset first."""
     num_queries, num_keys = pair_weights.shape
     offset = (torch.arange(num_keys) - torch.arange(num_queries)[:, None] + num_queries - 1).flatten()
     zeros = torch.zeros(num_queries + num_keys - 1, dtype=torch.float64)

@@ -19,7 +19,7 @@ from attncli.records.columns import Records
 
 
 class CountingTaker(BatchTaker):
-    """Counts the pairs that heads find and, if a regression needs them, keeps the scores of all cells."""
+    """Counts the pairs that heads find, and the scores of all cells if a regression needs these."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
 CHOSEN_NOTE = (
-    "chosen on: the texts used to choose the head; held out: the other texts, used to test it, with 95 % "
+    "chosen on: the texts used to choose the head; held out: the other texts, which test the head, with 95 % "
     "intervals over {units}. best offset: a head that always looks at that distance. chance: random pairs."
 )
 MEASURES_NOTE = (

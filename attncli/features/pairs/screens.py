@@ -57,7 +57,7 @@ def _texts(report: Report) -> str:
 
 
 def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """The direction in which the heads look, if it is not always the same."""
+    """The direction in which each head looks; none for symmetric pairs and pairs of two texts."""
     directions = [plain_text(str(row.get("direction", ""))) for row in rows]
     if report.result_of(HeadsOnPairs).is_symmetric or report.context_tokens:
         return []

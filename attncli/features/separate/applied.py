@@ -52,7 +52,7 @@ class Detector:
     held_out: str = ""
     """The detector's performance on held-out groups, as a sentence."""
     fitted_to: frozenset[str] = frozenset()
-    """The digests of the training texts; empty if the report has none."""
+    """The digests of the training texts; empty if the report has no digests."""
 
     @property
     def threshold(self) -> float:

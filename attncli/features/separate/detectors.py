@@ -159,10 +159,10 @@ def logistic_regression(texts: TextsToFit) -> LinearDetector:
 def sparse_regression(texts: TextsToFit) -> LinearDetector:
     """An L1 logistic regression on all standardised features; C is chosen by nested folds.
 
-    Of the penalties that separate the inner held-out texts equally well, the one with the fewest features is
-    chosen. The threshold is midway between the mean held-out scores of both labels, in standard deviations of
-    the training scores, because training scores separate the labels too well and each regression has its own
-    scale.
+    Of the penalties that separate the inner held-out texts equally well, the penalty with the fewest features
+    is chosen. The threshold is midway between the mean held-out scores of both labels, in standard deviations
+    of the training scores, because training scores separate the labels too well and each regression has its
+    own scale.
     """
     aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     some = _some(texts, MOST_CHOOSING)
@@ -212,7 +212,7 @@ def _some(texts: TextsToFit, most: int) -> TextsToFit:
 
 
 def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
-    """Divide the texts into three parts, made of whole outer parts if there are enough of them."""
+    """Divide the texts into three parts, made of whole outer parts if there are enough outer parts."""
     numbers: Tensor = torch.unique(texts.parts, return_inverse=True)[1]
     if int(numbers.max()) + 1 < NUM_INNER:
         return dealt(texts.is_positive, NUM_INNER, texts.generator)

@@ -229,7 +229,7 @@ def _progress_part(
 
 
 def weights_digest(pretrained: Pretrained) -> str:
-    """The SHA-256 of a model's weights, from its weight files or, if it has none, from its parameters."""
+    """The SHA-256 of a model's weights, from its weight files or, without such files, from its parameters."""
     if isinstance(pretrained.source, str) and Path(pretrained.source).exists():
         digests = [content_digest(file) for file in sorted(weight_files(Path(pretrained.source)))]
         if digests:
@@ -316,7 +316,7 @@ def _held_out_line(statistics: Any) -> str:
 
 
 def _fitted_digests(statistics: Any) -> frozenset[str]:
-    """The digests of the texts in a report; empty if the report has none."""
+    """The digests of the texts in a report; empty if the report has no digests."""
     try:
         return frozenset(str(row["digest"]) for row in statistics["predictions"])
     except (KeyError, TypeError):

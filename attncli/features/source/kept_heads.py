@@ -44,7 +44,9 @@ def cached_heads(spec: ModelSpec) -> list[str] | None:
                 return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
     except (OSError, ValueError):
-        raise UserError(f"head: {file} is damaged: run attn source --find-heads to rewrite it") from None
+        raise UserError(
+            f"head: {file} is damaged: run attn source --find-heads to rewrite the file"
+        ) from None
 
 
 def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> list[str]:

@@ -111,8 +111,8 @@ def _cached_or_searched_heads(
 
 HOW_TO_READ = (
     "Weights show where heads looked, which need not be the reason for the answer. lost: the fall of the "
-    "answer's log-probability, in nats, without the source's text; removing it also moves the text after "
-    "it."
+    "answer's log-probability, in nats, without the source's text; a removal also moves "
+    "the text after the source."
 )
 
 
@@ -128,8 +128,8 @@ def _notes(
         notes.append(f"No head of {name} retrieves on synthetic contexts; use --head to name heads.")
     elif not heads and spec.model is not None:
         notes.append(
-            f"No retrieving heads of {name} are cached: use --find-heads to choose them, or --head to "
-            "name them."
+            f"No retrieving heads of {name} are cached: use --find-heads to choose heads, or --head to name "
+            "heads."
         )
     if spec.method == "sampled":
         notes.append(

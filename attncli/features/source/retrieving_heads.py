@@ -63,7 +63,7 @@ class SyntheticContext(NamedTuple):
     answer: str
 
     def sourced(self) -> SourcedText:
-        """The sentences as sources, with the beginning of the right sentence below them."""
+        """The sentences as sources, with the beginning of the right sentence below the sources."""
         text, sources = "", list[Passage]()
         for number, sentence in enumerate(self.sentences, start=1):
             start = len(text) + bool(text)

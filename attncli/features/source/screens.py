@@ -149,7 +149,7 @@ def _source_criterion(result: AnswerSources) -> str:
 
 
 def _compared(report: Report, display: Display) -> Iterator[str]:
-    """A line: `Weights compared with the loss without each source: all heads, rank correlation 0.10, ...`"""
+    """The line `Compared with the loss without each source, all heads have a rank correlation of ...`"""
     result = report.result_of(AnswerSources)
     rankings, num_sources = result.rankings, len(result.sources)
     if num_sources < 2 or not rankings:
@@ -160,10 +160,10 @@ def _compared(report: Report, display: Display) -> Iterator[str]:
     measurement = f"the loss without {sources}" if is_lost else "the effect of each source"
     agreements = []
     for row in rankings:
-        spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
-        first = "first source right" if row.first_right else "first source wrong"
-        agreements.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
-    yield plain_text(f"Weights compared with {measurement}: {'; '.join(agreements)}.")
+        spearman = "" if row.spearman is None else f"have a rank correlation of {fixed(row.spearman, 2)} and "
+        first = f"{spearman}rank {'the same' if row.first_right else 'another'} source first"
+        agreements.append(f"{row.ranking.replace('_', ' ')} {first}")
+    yield plain_text(f"Compared with {measurement}, {', and '.join(agreements)}.")
 
 
 def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:

@@ -89,7 +89,7 @@ class SourcesSpec(ModelSpec):
 
 
 class SourcedTextSpec(SourcesSpec):
-    """Settings of a text with sources, and of an answer to it."""
+    """Settings of a text with sources, and of the answer."""
 
     off_keys = frozenset({"document", "context", "chat", "answer", "head", "runs"})
     needs: ClassVar[Mapping[str, str]] = {"document": "sentence", "split=document": "document"}

@@ -36,7 +36,7 @@ def why(
 ) -> LogitAttribution:
     """Measure the contribution of each head, whether or not it has a softmax, to the next token's logit.
 
-    The token is `answer`, a string or a token id; by default, it is the most likely one. With `against`, the
+    The token is `answer`, a string or a token id; the default is the most likely token. With `against`, the
     difference between the logits of the answer and of this other token is attributed. For one text, the
     contribution of `head`, such as 5:11, is split by token; the default is the head with the largest
     contribution.

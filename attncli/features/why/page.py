@@ -8,7 +8,7 @@ from attncli.views.page.blocks import PageBlock
 
 
 def _data(report: Report) -> dict[str, object] | None:
-    """Return the contributions to the score of each key, or None if the report has none."""
+    """Return the contributions to the score of each key, or None if the report has no such contributions."""
     score, tensors = report.result_of(ScoreParts), report.tensors_of("key_parts")
     if not tensors:
         return None

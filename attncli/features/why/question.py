@@ -88,8 +88,8 @@ class WhySpec(QueryAndKeySpec):
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": "always adds up all layers: --head LAYER:HEAD shows one head",
-        "context": "only reads decoders, which have no second text",
+        "layer": "always adds up all layers: use --head LAYER:HEAD to show one head",
+        "context": "reads only decoders, which have no second text",
     }
     heading_keys = ("file", "model", "answer", "against", "seed")
     needs: ClassVar[Mapping[str, str]] = {"against": "answer", "from, to, over": "head"}
@@ -267,7 +267,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
     is_linear = any(row.name == spec.head and row.get("kind") == LINEAR for row in result.heads)
     through = "gate and norm, W_O and W_U" if is_linear else "W_O and W_U"
-    by_token = f"Head {spec.head} token by token: weight times value, through {through}."
+    by_token = f"Head {spec.head} is split by token: weight times value, through {through}."
     notes = [note for note in result.notes if note != result.unshown]
     return [by_token, *shipped_notes(spec), *notes, *reading.left_out_notes()]
 

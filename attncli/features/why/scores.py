@@ -50,10 +50,10 @@ def score_parts(
 ) -> ScoreParts:
     """Split the score of a query and a key into the parts that wrote them.
 
-    The default query is the last token; the default key is its strongest key other than the first. `writers`
-    lists the `over` most important heads of each side with the keys that they looked at. Raises UserError for
-    a model whose scores are not a sum of parts, for a head that does not exist and for a key that the query
-    does not see, and MemoryError if memory runs out.
+    The default query is the last token; the default key is the query's strongest key other than the first.
+    `writers` lists the `over` most important heads of each side with the keys that they looked at. Raises
+    UserError for a model whose scores are not a sum of parts, for a head that does not exist and for a key
+    that the query does not see, and MemoryError if memory runs out.
     """
     stream = Stream(pretrained, reading)
     call = head_call(stream, layer, head)
@@ -75,7 +75,7 @@ def score_parts(
     missing = max(float(difference.abs().max()) for difference in differences) / largest
     if missing > ROUNDING:
         stream.refuse(
-            f"the parts of the scores of {layer}:{head} are off by {missing:.1g} of the largest part"
+            f"the parts of a score of {layer}:{head} do not add up: they miss {missing:.1g} of the largest"
         )
     key_scores_table, sides = _sides(parts, row, scores, by_side, key)
     pairs = attention.scale * queries @ (keys[:, key] - keys[:, row.seen].mean(dim=1)).mT

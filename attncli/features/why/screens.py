@@ -78,7 +78,7 @@ def _keys(report: Report, display: Display) -> ScreenParts:
     if keys is None:
         return
     places = np.argsort(-np.abs(keys.column("contribution")), kind="stable").tolist()
-    title = f"head {report.spec.get('head')}, by the tokens it looked at"
+    title = f"head {report.spec.get('head')}, by the tokens that it looked at"
 
     def grid(count: int) -> list[Section]:
         rows = keys.taken(places[:count])

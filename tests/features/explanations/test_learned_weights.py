@@ -173,7 +173,9 @@ def test_weights_are_learned_cached_and_compared(
     (kept,) = tmp_path.glob("attncli/head-weights/*.json")
     kept.write_text('{"weights": {"a": 1.0}}')
     damaged = attn(["source", str(file), "--compare", *settings])
-    assert damaged.code == 2 and "is damaged: recreate it with attn source PROMPTS --learn" in damaged.err
+    assert (
+        damaged.code == 2 and "is damaged: run attn source PROMPTS --learn to rewrite the file" in damaged.err
+    )
 
 
 def test_errors_of_learning_are_one_line(attn: Attn, folder: Path) -> None:
