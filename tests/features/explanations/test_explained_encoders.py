@@ -344,7 +344,7 @@ def test_errors_on_encoders_are_one_line(attn: Attn, tmp_path: Path, minilm: Pre
         attncli.explanations(minilm, "Where?", " ".join([VIOLIN] * 6))
     with pytest.raises(UserError, match="head: "):
         attncli.explanations(minilm, "Where?", VIOLIN, heads=["9:0"])
-    with pytest.raises(UserError, match=r"head_weights: .* writes no answers, so it cannot have"):
+    with pytest.raises(UserError, match=r"head_weights: .* writes no answers, so no head weights can"):
         attncli.explanations(minilm, "Where?", VIOLIN, head_weights={"0:1": 1.0})
     with pytest.raises(UserError, match=r"at2: .* writes no answers, so head weights"):
         attncli.explanations(minilm, "Where?", VIOLIN, ways="at2")
