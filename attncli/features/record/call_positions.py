@@ -1,4 +1,4 @@
-"""The positions of a call that are not padding; cross-attention uses those of earlier self-attention."""
+"""The positions of a call that are not padding; self-attention shows which queries of cross-attention are."""
 
 import torch
 from jaxtyping import Bool
@@ -36,7 +36,7 @@ class CallPositions:
             and _are_near(module, call.module)
         ]
         positions = real_positions(layer, first_query=None)
-        # If there are several candidates, the queries do not come from the text that is attended to.
+        # Among several candidates, prefer those that are not the positions of the keys.
         alike = [queries for queries in alike if not torch.equal(queries, positions.keys)] or alike
         if not alike:
             return positions

@@ -29,7 +29,7 @@ def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
 
 
 def heads_of_call(call: Callable[[], object], tokens: Sequence[str] | None) -> "RecordedHeads | None":
-    """Return the heads detected while `call` runs, or None if it uses no attention."""
+    """Return the heads detected while `call` runs, or None if no attention is detected."""
     from attncli.features.record.listening.listener import Listener
     from attncli.features.record.listening.torch_calls import reading
     from attncli.features.record.recorder import Recorder

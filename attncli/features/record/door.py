@@ -66,11 +66,11 @@ NumbersOfHeads = Annotated[Mapping[str, int], by(_head_numbers)]
 
 @dataclass(frozen=True)
 class RecordedLayer:
-    """A copy of one attention computation in a program; attn's functions accept it.
+    """A copy of one attention computation in a program, which attn's functions accept.
 
-    `module` is the path of its module, `call` is the number of its call, `kind` is self or cross, and
-    `function` is the function that computed the attention. `attention` is an AttentionLayer, or GivenWeights
-    if query and key are not known; then `query`, `key`, `value` and `scale` are None.
+    `module` is the path of the module, `call` is the number of the module's call, `kind` is self or cross,
+    and `function` is the function that computed the attention. `attention` is an AttentionLayer or, if query
+    and key are not known, GivenWeights; in that case, `query`, `key`, `value` and `scale` are None.
     """
 
     module: str
@@ -180,8 +180,8 @@ class Recording:
         if self._not_copied:
             names = ", ".join([*self._not_copied][:3])
             raise UserError(
-                f"layers: copies of all layers would exceed {MOST_COPIED / 1e6:.0f} MB (missing: {names}): "
-                "record fewer modules with `modules`, or call layers_of"
+                f"layers: copies of all layers would exceed {MOST_COPIED / 1e6:.0f} MB "
+                f"(not copied: {names}): record fewer modules with `modules`, or call layers_of"
             )
         return [*self._layers.values()]
 
@@ -205,9 +205,9 @@ class Recording:
         if not self._recorder.has_heard:
             missed = " ".join(self.notes)
             raise UserError(
-                "no attention was detected: neither torch's functions (scaled_dot_product_attention, "
-                "multi_head_attention_forward, flex_attention) nor a softmax whose result enters a product"
-                + (f". {missed}" if missed else "")
+                "no attention was detected: the program called none of torch's functions "
+                "(scaled_dot_product_attention, multi_head_attention_forward, flex_attention), and "
+                "multiplied no result of a softmax by values" + (f". {missed}" if missed else "")
             )
         with reading():
             listener = self._listener
@@ -246,10 +246,11 @@ def record(
 ) -> Recording:
     """Record the attention of everything that runs in this thread: `with record() as seen: model(x)`.
 
-    Detects torch's attention functions, and a softmax over the last axis whose result enters a product.
+    Detects torch's attention functions, and a softmax over the last axis whose result is multiplied by
+    values.
 
     - `tokens`: names of the tokens of self-attention. `grid`: (rows, columns) of patches.
-    - `calls`: the number of first calls of each module to record, or "all", or "last".
+    - `calls`: how many of the first calls of each module to record, or "all", or "last".
     - `modules`: record only modules whose paths match the pattern, such as `*.self_attn`.
     - `heads`: the number of heads for each such pattern, for programs that merge texts and heads into one
       axis.

@@ -106,7 +106,7 @@ class GrowingText:
         self.num_tokens = num_keys
 
     def skip(self, layer: AttentionLayer) -> None:
-        """Leave out a call that continues the text, and all later calls that do."""
+        """Leave out a call that continues the text, and all later calls that continue it."""
         self.num_skipped += layer.shape[2]
 
     @staticmethod

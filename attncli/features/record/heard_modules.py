@@ -21,7 +21,7 @@ from attncli.records.surveys import Stack
 
 @dataclass
 class HeardModule:
-    """A module with attention: its last measured call, and the totals of the earlier ones."""
+    """A module with attention: its last measured call, and the totals of its earlier calls."""
 
     place: LayerPlace
     function: str

@@ -127,8 +127,9 @@ class RowNotes:
             left = rows.num_rows - rows.padding
             modules = "" if len(paths) == len(self.rows) else f" of {listed(paths)}"
             nan = f", {rows.nan_padding:,} of them NaN" if rows.nan_padding else ""
-            out = f"{counted(rows.padding, 'padding row')} left out{nan} (hidden from every query)"
-            yield f"{left:,} rows{modules}; {out}."
+            were = "was" if rows.padding == 1 else "were"
+            out = f"{counted(rows.padding, 'padding row')} {were} left out{nan} (hidden from every query)"
+            yield f"{left:,} rows{modules} were measured; {out}."
         if unclear := [path for path, rows in self.rows.items() if rows.is_unclear]:
             yield f"{listed(unclear)}: {UNCLEAR}"
         if self.by_numbers:

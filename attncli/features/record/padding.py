@@ -36,7 +36,7 @@ class TextsTogether(NamedTuple):
     """Texts in a batch that have equal numbers of positions, without padding.
 
     `queries` and `keys` are the real positions of each of the `texts`. `is_empty`: all positions are padding,
-    so the source keeps them.
+    so no position is removed.
     """
 
     texts: list[int]
@@ -80,7 +80,7 @@ def real_positions(source: LayerOrWeights, *, first_query: int | None) -> RealPo
 
 
 def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """Return the keys that some query sees, and True if the last key of a text may be padding."""
+    """Return the keys that some query sees, and True if the last key of some text may be padding."""
     _, _, num_queries, num_keys = source.shape
     places = torch.arange(num_keys, device=source.like.device)
     if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
@@ -204,7 +204,7 @@ def has_nan_padding(source: LayerOrWeights, positions: RealPositions) -> Bool[Te
 
 
 def unpadded_mask(source: LayerOrWeights, positions: RealPositions) -> Visibility | None:
-    """Return the longest text's mask without padding, or None without padding or a mask name."""
+    """Return the mask of the longest text without padding, or None if there is no padding or no mask name."""
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
     text = int(positions.keys.sum(dim=1).argmax())
@@ -256,7 +256,7 @@ def _together(
 
 
 def _places(there: Bool[Tensor, "text token"], texts: Sequence[int]) -> Int[Tensor, "some place"]:
-    """Return the positions of the real tokens of these texts, which all have the same number of them."""
+    """Return the positions of the real tokens of these texts, which all have equally many real tokens."""
     return there[texts].nonzero()[:, 1].view(len(texts), -1)
 
 

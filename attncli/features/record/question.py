@@ -78,7 +78,7 @@ HEADS = option(
     "PATTERN=N",
     kind=list[str],
     group="Input",
-    everyday="number of heads, if attn cannot infer it",
+    everyday="the number of heads, if attn cannot infer it",
 )
 TOKENS = option(
     "--tokens",
@@ -93,7 +93,7 @@ GRID = option(
     "The last tokens are patches of a picture, in a grid of rows x columns.",
     "ROWSxCOLUMNS",
     group="Input",
-    everyday="the last tokens are patches of a picture: 14x14",
+    everyday="the grid of patches, which are the last tokens: 14x14",
 )
 IMAGE = option(
     "--image",
@@ -117,7 +117,7 @@ KEEP = replace(
     everyday="write to a file, or store each call as a run (.db)",
 )
 DETECTABLE = (
-    "only torch's attention functions and softmaxes whose result enters a product are detected, "
+    "only torch's attention functions and softmaxes whose result is multiplied by values are detected, "
     "not JAX, compiled extensions or scripted code"
 )
 NO_TORCH = "no attention was detected: the program's Python did not import torch"
@@ -277,7 +277,7 @@ def _was_started(folder: Path, code: int) -> bool:
 def _keep(folder: Path, runs: RunsIntoStore) -> int:
     """Store the last runs, including those still open when their processes ended. Returns the exit code.
 
-    Raises WriteError if some cannot be stored.
+    Raises WriteError if some runs cannot be stored.
     """
     try:
         runs.take_new()
@@ -314,7 +314,7 @@ def _lines(folder: Path, pattern: str) -> list[str]:
 
 
 def _note_failures(folder: Path) -> bool:
-    """Print a line for each process whose recording failed. Returns True if any did."""
+    """Print a line for each process whose recording failed. Returns True if any failed."""
     failed = _lines(folder, "*.error")
     for line in failed:
         note(f"the recording failed: {line}")
@@ -330,7 +330,7 @@ def _refuse_unwritable(path: Path | None) -> None:
 def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | None = None) -> int:
     """Run the program with attn's `sitecustomize` first on its path.
 
-    Returns its exit code as a shell would. `meanwhile` is called regularly until the program ends.
+    Returns the exit code that a shell would return. `meanwhile` is called regularly until the program ends.
     """
     start = Path(__file__).parent / "child" / "start"
     environment = {
@@ -352,7 +352,7 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
             return NOT_EXECUTABLE
         forward_to(running)
         while (code := _ended_within(running, None if meanwhile is None else SECONDS_BETWEEN)) is None:
-            assert meanwhile is not None, "only then there is a timeout"
+            assert meanwhile is not None, "there is a timeout only with `meanwhile`"
             meanwhile()
     return SIGNAL_BASE - code if code < 0 else code
 
@@ -402,7 +402,7 @@ def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]
 
 
 def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> int:
-    """Write the report of each process, to separate files if there are several, or print why there is none.
+    """Write the report of each process, to separate files if there are several; if none, print the reason.
 
     Returns the exit code.
     """
@@ -455,7 +455,7 @@ def _has_ended(file: Path) -> bool:
 
 
 def _name(file: Path, reports: Sequence[Path]) -> str | None:
-    """Return `rank1`, if every process has a different rank."""
+    """Return a name such as `rank1`, or None unless every process has a different rank."""
     ranks = [each.suffixes[0][1:] for each in reports]
     is_ranked = all(ranks) and len({*ranks}) == len(ranks)
     return f"rank{file.suffixes[0][1:]}" if is_ranked else None

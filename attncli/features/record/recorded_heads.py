@@ -62,8 +62,7 @@ def _table(modules: Sequence[HeardModule], counts: Mapping[str, int]) -> Records
 def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
     """Return one `Stack` per name.
 
-    For each of its statistics it has the smallest number of rows in any layer, and the largest value that
-    even weights give.
+    Each statistic has the smallest number of rows in any layer, and the largest value that even weights give.
     """
     fewest: dict[str, Stack] = {}
     for stack in stacks:

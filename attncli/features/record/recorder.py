@@ -180,14 +180,18 @@ class Recorder:
     def _notes(self, table: Records[RecordedModule]) -> list[str]:
         notes = []
         if self._not_joined:
+            count = sum(self._not_joined.values())
+            were = "was" if count == 1 else "were"
             notes.append(
-                f"{counted(sum(self._not_joined.values()), 'step')} of {listed([*self._not_joined])} left "
-                f"out: copies of queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB."
+                f"{counted(count, 'step')} of {listed([*self._not_joined])} {were} left out: copies of "
+                f"queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB."
             )
         if self._mismatched:
+            count = sum(self._mismatched.values())
+            were = "was" if count == 1 else "were"
             notes.append(
-                f"{counted(sum(self._mismatched.values()), 'call')} of {listed([*self._mismatched])} left "
-                "out: their number of heads, or their grid, differs from the first call."
+                f"{counted(count, 'call')} of {listed([*self._mismatched])} {were} left out: the number of "
+                "heads, or the grid, differs from that of the first call."
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
         if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
@@ -304,7 +308,7 @@ class OpenedRun:
     outermost: int
 
     def has(self, call: HeardCall) -> bool:
-        """Return True if a call belongs to this run, or False if it begins the next one."""
+        """Return True if a call belongs to this run, or False if it begins the next run."""
         if call.outermost != self.outermost and self.recorder.continues(call):
             self.outermost = call.outermost
         return call.outermost == self.outermost

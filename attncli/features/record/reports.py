@@ -106,7 +106,7 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
             if all(row.measured == 1 for row in survey.modules)
             else f"{counted(sum(row.measured for row in survey.modules), 'call')} were measured"
         )
-        hint = "" if spec.calls == "all" else " (--calls all measures every call)"
+        hint = "" if spec.calls == "all" else " (use --calls all to measure every call)"
         notes.append(
             f"{which}; {counted(more, 'more call')} {'was' if more == 1 else 'were'} only counted{hint}."
         )
@@ -116,7 +116,8 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
         notes.append("The maps show self-attention; cross-attention is in the table of heads.")
     if unmapped:
         notes.append(
-            f"The maps leave out {listed(unmapped)}: their number of tokens differs from the first module."
+            f"The maps leave out {listed(unmapped)}: the number of tokens differs from that of the first "
+            "module."
         )
     return notes
 
@@ -147,7 +148,10 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
 def _looks(
     maps: dict[str, np.ndarray], names: Sequence[str], grid: tuple[int, int]
 ) -> tuple[dict[str, NamedTensor], list[str]]:
-    """Return the first token's weights if it precedes the patches, else the mean weights; and their name."""
+    """Return the first token's weights, or the mean weights if no token precedes the patches.
+
+    The second result is the name of these weights.
+    """
     if "weights" not in maps:
         return {}, []
     weights, has_before = maps["weights"], len(names) > grid[0] * grid[1]

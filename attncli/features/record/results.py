@@ -12,11 +12,11 @@ class RecordedModule(Record):
 
     `function` is the function that computed the attention. Of its `calls`, `measured` were measured, with
     this number of `texts` and `heads`; the last call had `num_queries` and `num_keys` (`queries` and `keys`
-    in a table). `num_rows` (`rows`) counts the queries of all texts, and `padding` counts those left out
-    because a mask hides their positions from every query of their text. `nan_texts` counts the texts in which
-    a head has weights that are not finite; means leave these texts out. `nan_padding` counts the padding rows
-    with such weights. `mask` and `window` describe the keys that queries see. `head_dim` and `scale` are None
-    if only the weights are known.
+    in a table). `num_rows` (`rows`) counts the queries of all texts, and `padding` counts the queries that
+    are left out because a mask hides their positions from every query of their text. `nan_texts` counts the
+    texts in which a head has weights that are not finite; means leave these texts out. `nan_padding` counts
+    the padding rows with such weights. `mask` and `window` describe the keys that queries see. `head_dim` and
+    `scale` are None if only the weights are known.
     """
 
     stack: str

@@ -42,7 +42,7 @@ def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Heads before the first of {steps}; --calls last records later calls."
+        yield f"Heads before the first of {steps}; use --calls last to record later calls."
 
 
 def _finding(report: Report) -> Iterator[str]:

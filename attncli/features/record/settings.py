@@ -25,5 +25,5 @@ class RecordSpec(Spec):
     image: str | None = None
 
     def unused_keys(self) -> frozenset[str]:
-        """Return the seed and the device, because the program chooses them."""
+        """Return the seed and the device, which the program chooses."""
         return frozenset({"seed", "device"})

@@ -422,7 +422,7 @@ class _InputsProbe:
         if survey is None:
             raise UserError(
                 f"model: no attention was detected in {spec.program}: neither torch's attention functions "
-                "nor a softmax whose result enters a product"
+                "nor a softmax whose result is multiplied by values"
             )
         return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
 

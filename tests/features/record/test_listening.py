@@ -499,7 +499,7 @@ def test_rows_hidden_from_some_heads_are_noted() -> None:
     with listener.listening():
         scaled_dot_product_attention(x, x, x, attn_mask=mask)
     (note,) = listener.notes()
-    assert "hides every key of a row from only some heads" in note
+    assert "hides every key of a row, but only from some heads" in note
 
 
 def test_rows_hidden_from_some_heads_by_hand_are_recorded_as_weights() -> None:
@@ -625,7 +625,7 @@ def test_rows_hidden_by_finite_numbers_are_noted(is_fused: bool) -> None:
     assert "rows without keys" in line
     mask[:, 2] = -1e9  # padding
     (line,) = notes()
-    assert line.startswith("8 rows; 2 padding rows left out")
+    assert line.startswith("8 rows were measured; 2 padding rows were left out")
     mask[2], mask[:, 2] = -torch.inf, 0
     assert not [line for line in notes() if "rows without keys" in line]
 

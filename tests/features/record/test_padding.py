@@ -181,7 +181,7 @@ def check_random_batch(seed: int) -> None:
     seen_by = who_sees_whom(there, causal=causal, rows=rows)
     seen = check_batch(layer, texts, batch, there, seen_by, causal=causal, has_bias="bias" in form)
     padding = int((~there).sum())
-    note = f"{int(there.sum())} rows; {padding} padding row"
+    note = f"{int(there.sum())} rows were measured; {padding} padding row"
     assert any(line.startswith(note) for line in seen.notes) == (padding > 0)
 
 
@@ -539,7 +539,7 @@ def test_nan_is_noted_in_padding_and_elsewhere() -> None:
     there = torch.ones(2, 5, dtype=torch.bool)
     there[1, :2] = False
     padding = recorded(lambda: layer(x, who_sees_whom(there, causal=True, rows="all")))
-    assert any("2 padding rows left out, 2 of them NaN" in note for note in padding.notes)
+    assert any("2 padding rows were left out, 2 of them NaN" in note for note in padding.notes)
     assert all(row.entropy is not None for row in padding.heads)
     hidden = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     hidden[..., 3, :] = False

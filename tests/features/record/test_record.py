@@ -179,7 +179,7 @@ for _ in range(7):
     [
         (
             "1",
-            "Heads before the first of 7 training steps; --calls last records later calls.",
+            "Heads before the first of 7 training steps; use --calls last to record later calls.",
             (0, 0, 7),
         ),
         pytest.param(
@@ -704,7 +704,8 @@ seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its 
 def test_rows_of_nan_fail_expectations(tmp_path: Path) -> None:
     padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
     said = padding.stderr.decode()
-    assert padding.returncode == 1 and "8 rows; 2 padding rows left out, 2 of them NaN" in said
+    assert padding.returncode == 1
+    assert "8 rows were measured; 2 padding rows were left out, 2 of them NaN" in said
     assert "expected numbers: got NaN in 2 rows of padding of Attention" in said
     hidden = f"{ROWS_OF_NAN}seen[:, :, 3] = False\nattention(x, seen)"
     for flags, line in (

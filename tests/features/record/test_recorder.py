@@ -325,7 +325,7 @@ def test_steps_beyond_the_memory_limit_are_noted(monkeypatch: pytest.MonkeyPatch
     calls = [call_of(prefix_of(layer, 0, 5)), *(call_of(prefix_of(layer, at, at + 1)) for at in (5, 6, 7))]
     heads = recorded_heads(calls)
     assert heads.num_texts == 1 and heads.modules[0].num_queries == 6
-    assert any(note.startswith("2 steps of layers.0.attn left out") for note in heads.notes)
+    assert any(note.startswith("2 steps of layers.0.attn were left out") for note in heads.notes)
 
 
 def test_nothing_of_the_program_is_kept() -> None:
@@ -374,7 +374,8 @@ def test_in_inference_mode_and_looked_at_outside() -> None:
 def test_another_number_of_heads_is_left_out() -> None:
     calls = [call_of(random_layer(5)), call_of(random_layer(5, heads=2), call=1)]
     heads = recorded_heads(calls)
-    assert heads.num_texts == 1 and any("1 call of layers.0.attn left out" in note for note in heads.notes)
+    assert heads.num_texts == 1
+    assert any("1 call of layers.0.attn was left out" in note for note in heads.notes)
 
 
 def test_masks_have_names() -> None:

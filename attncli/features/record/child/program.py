@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attncli.features.record.stored_runs import WrittenRun
 
 SECONDS_BETWEEN, SHARE = 5.0, 20
-"""Seconds between reports, and the limit on the time spent writing them: 1/SHARE of the total."""
+"""Seconds between reports; writing reports takes at most 1/SHARE of the program's time."""
 SETTINGS = "settings.json"
 
 
@@ -134,7 +134,7 @@ class ListeningProcess(ABC):
         return listener.counts.total(), listener.training_steps, tuple(listener.notes())
 
     def file(self, suffix: str) -> Path:
-        """Return the path of a file for this process, named after its id and rank."""
+        """Return the path of a file of this process; the name contains the process id and the rank."""
         rank = os.environ.get("RANK", "")
         process = f"{os.getpid()}-{self._token}"
         return self.folder / f"{process}.{rank if rank.isdecimal() else ''}.{suffix}"

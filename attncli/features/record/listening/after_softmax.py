@@ -38,7 +38,7 @@ MIXING = JOINS | SUMS | ELEMENTWISE
 def weights_after(
     facts: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
 ) -> Iterator[tuple[Tensor, Weights | None]]:
-    """Yield each result of a function of weights with its facts, or None if the result is no longer weights.
+    """Yield each result of a function of weights with its facts, or with None if it is no longer weights.
 
     `is_joined`: an argument has weights from another softmax.
     """
@@ -67,7 +67,7 @@ def _is_in_place(call: TorchCall) -> bool:
 
 
 def _overwritten(facts: Weights, tensor: Tensor) -> Weights:
-    """Overwritten weights; other views of them no longer hold the result of the softmax."""
+    """Mark weights as overwritten: other views of these weights no longer hold the result of the softmax."""
     softmax = facts.softmax
     softmax.is_changed = True
     if tensor.numel() < softmax.result.tensor.numel():
@@ -103,7 +103,7 @@ def _changed(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
 
 
 def _is_one(factor: Tensor) -> bool:
-    """Return True if a factor is 1 up to rounding, which is the sum of weights."""
+    """Return True if a factor is 1 up to rounding, as the sum of a row of weights is."""
     rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
     return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
 

@@ -69,7 +69,7 @@ def _joined(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
 
 
 def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """Return the axes after a reshape, or None if it splits parts unevenly."""
+    """Return the axes after a reshape, or None if the reshape splits parts unevenly."""
     remaining = [part for parts in axes for part in parts][::-1]
     regrouped = []
     for size in shape:
@@ -93,7 +93,7 @@ def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 
 
 def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """Return the axes after broadcasting to a shape, or None if that fails; new axes get new labels."""
+    """Return the axes after broadcasting to a shape, or None if the sizes differ; new axes get new labels."""
     if len(shape) < len(axes):
         return None
     padded = ((),) * (len(shape) - len(axes)) + axes

@@ -1,4 +1,4 @@
-"""Attention that a program computes itself: this step follows tensors through each torch function."""
+"""Detects attention that a program computes itself, by following tensors through torch functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 

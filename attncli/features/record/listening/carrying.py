@@ -61,7 +61,7 @@ def carry(follower: Follower, call: TorchCall) -> None:
 
 
 def carry_projected(follower: Follower, facts: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
-    """Note that a function of projections has a result made from the same tensors."""
+    """Note that the result of a function of projections is made from the tensors behind the projections."""
     parts = [about for _, about in facts if isinstance(about, Projected)]
     if not parts:
         return
@@ -148,7 +148,7 @@ def pick(follower: Follower, call: TorchCall) -> None:
 
 
 def scatter(follower: Follower, call: TorchCall) -> None:
-    """Follow a scatter into scores, weights, or a new tensor of their shape."""
+    """Follow a scatter into scores, into weights, or into a new tensor with the shape of either."""
     facts = follower.find(call.get(0, "input", "self"))
     if type(facts) is Projected:
         carry(follower, call)

@@ -40,15 +40,16 @@ class HandmadeAttention:
     """The tensors of a handmade attention; the last axes of scores and weights are queries and keys.
 
     - `scores`: the input of the softmax, or None if axes were summed afterwards.
-    - `weights`: the result of the softmax before dropout; or the tensor multiplied by the values, if that
-      differs (because heads were mixed or a sink column was removed) and its rows are still shares.
+    - `weights`: the result of the softmax before dropout; or the tensor that is multiplied by the values, if
+      it differs from that result (because heads were mixed or a sink column was removed) and its rows are
+      still shares.
     - `query`, `key`: (..., token, dim), or None unless the scores are `scale` times their product plus a
       bias.
     - `num_heads`: the product of the last leading axes that are heads, if known.
     - `is_self`: True if query and key were made from the same tensor, or None if that is unknown.
     - `is_guess`: the query and head axes were guessed from their order.
     - `is_filled`: some weights were set after the softmax.
-    - `remark`: a change of the weights that they do not include.
+    - `remark`: a remark on a change that `weights` does not include.
     - `feature_ratio`: the ratio for the query, as in `CallHint`.
     """
 
@@ -135,7 +136,7 @@ class Scores:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
-        """Return the scores after mixing, which makes them no longer a product."""
+        """Return the facts about mixed scores, which are no longer a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
 
@@ -187,8 +188,8 @@ class HeardSoftmax:
     """A softmax over keys: its input and result with labelled axes, and the product behind it, if known.
 
     `labels` and `feature_ratio` are as in `Scores`. `is_changed`: followed functions have overwritten its
-    result; `version` and `scores_version` count the writes to the result and the scores until then.
-    `is_unfollowed`: the scores are not followed.
+    result; `version` and `scores_version` count the writes to the result and the scores that are accounted
+    for. `is_unfollowed`: the scores are not followed.
     """
 
     scores: Labelled
@@ -238,7 +239,8 @@ class Weights:
     - `is_whole`: False if weights were mixed, keys were reweighted, or some keys were cut off.
     - `is_cut`: other axes were cut. `is_scaled`: rows were multiplied by a factor. `is_filled`: entries were
       set. `is_joined`: it contains other softmaxes.
-    - `before`: the weights before dropout, or None if they are lost. `is_late`: they changed after dropout.
+    - `before`: the weights before dropout, or None if they are lost. `is_late`: the weights changed after
+      dropout.
     - `times`: after a broadcast product, the weights, the other factor, and the facts about the weights.
     - `unread`: the reason why the weights cannot be read.
     """
@@ -260,13 +262,13 @@ class Weights:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
-        """Return the weights after mixing, which makes them no longer the result of a softmax."""
+        """Return the facts about mixed weights, which are no longer the result of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
 
     def over_another_axis(self) -> "Weights":
-        """Return the weights as unreadable, because their softmax was not over the summed axis."""
+        """Mark the weights as unreadable, because their softmax was not over the summed axis."""
         line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
         return replace(self, unread=self.unread or line)
 
@@ -329,7 +331,7 @@ def write_count(tensor: Tensor) -> int | None:
 def _features_after(
     features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
 ) -> frozenset[int]:
-    """Return the feature axes after a sum over axes; a new axis in their place, such as heads, counts."""
+    """Return the feature axes after a sum over axes; a new axis in their place, such as heads, is added."""
     present = labels_in(axes)
     added = [label for label in present if label not in labels and label not in features]
     gone = [label for label in labels_in(before) if label not in present]
@@ -425,7 +427,7 @@ def read_attention(
 
 
 def _read_whole(facts: Weights, read: Labelled | None) -> tuple[bool, str | None]:
-    """Return True if weights are read from the softmax, and a remark on changes that they do not include."""
+    """Return True if weights are read from the softmax, and a remark on changes missing from the weights."""
     if facts.is_whole and not (facts.softmax.is_overwritten() and not facts.is_dropped):
         return True, BY_ROWS if facts.is_scaled else None
     if read is not None and are_shares(read, facts.key):

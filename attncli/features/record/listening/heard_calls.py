@@ -35,7 +35,7 @@ class HeardCall:
     """One attention in a program: its module, and its tensors, which are detached but not copied.
 
     - `module`: the path of the running module, with `#2` for the second attention in one call of the module.
-    - `call`: the number of its call, from 0. `function`: the function that computed the attention.
+    - `call`: the number of the module's call, from 0. `function`: the function that computed the attention.
     - `weights`: the program's weights before dropout, if the program computes them itself.
     - `has_heads`: False if texts and heads share one axis, which is then the head axis.
     - `outermost`: the outermost module's call number. `step`: the number of earlier training steps.
@@ -61,7 +61,7 @@ class CallHint(NamedTuple):
     """Facts about an attention from the torch function around it, or from the projections before it.
 
     `feature_ratio`: if there is no head axis, the projection's width divided by the query's width.
-    `first_query`: the position of the first query among the keys, if known, because keys may be appended.
+    `first_query`: the position of the first query among the keys, if known: 0 if torch appends keys.
     """
 
     num_heads: int | None = None

@@ -40,7 +40,7 @@ def fused_layer(call: FusedCall, num_heads: int | None) -> AttentionLayer:
     if call.mask is not None:
         mask = _four_axes_mask(call.mask, lead, num_heads)
         if _hides_rows_per_head(mask):
-            raise NotHeard("its mask hides every key of a row from only some heads")
+            raise NotHeard("its mask hides every key of a row, but only from some heads")
         visibility, bias = _split_mask(mask, query.shape[2], key.shape[2])
         rules = replace(rules, bias=bias)
     return AttentionLayer(query, key, value, visibility, call.scale, rules)
@@ -138,7 +138,7 @@ class MaskRule:
 
 
 def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
-    """Return the program's mask, if the layer refers to it."""
+    """Return the program's mask, or None if the layer does not refer to it."""
     rule = layer.visibility.rule if isinstance(layer, AttentionLayer) else None
     return rule.mask if isinstance(rule, MaskRule) else None
 
@@ -226,8 +226,8 @@ def layer_by_hand(
 def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
     """Return a mask of the keys that are seen, from the scores that entered the softmax.
 
-    If the scores do not reproduce the weights, the weights were changed later and a weight of 0 is hidden. A
-    row in which all scores are hidden has no key.
+    If the scores do not reproduce the weights, the weights were changed later, and keys with a weight of 0
+    count as hidden. A row in which all scores are hidden has no key.
     """
     is_hidden = scores <= HIDES_AS_SCORE
     again = scores.float().softmax(dim=-1)

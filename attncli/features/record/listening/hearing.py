@@ -35,7 +35,7 @@ from attncli.models.torch_functions import SOFTMAXES
 UNCOMPILED = "Compiled code ran uncompiled while it was recorded."
 UNDETECTED = "no attention was detected in {}, which may compute attention in an unsupported way"
 ATTENTION_CLASS = re.compile(r"attention|attn(?!Adapter)", re.IGNORECASE)
-"""Matches the class names of modules that compute attention; adapters of attention do not compute it."""
+"""Matches the class names of modules that compute attention, but not those of adapters of attention."""
 LAYER_ATTENTION = "self_attn"
 """The name of the attention in torch's layers."""
 BACKWARD = {Tensor.backward, torch.autograd.backward}
@@ -179,7 +179,7 @@ class Hearing:
         return f"{path}#{number + 1}" if number else path
 
     def check_module(self, module: nn.Module) -> None:
-        """When a module ends, note it if its name suggests attention but none was detected in it.
+        """When a module ends, add a note if its name suggests attention but no attention was detected in it.
 
         A module's weights may be multiplied by values in the module that called it, so the note is added when
         the calling module ends.

@@ -156,7 +156,7 @@ def _flash_lengths(
 ) -> FusedCall:
     """Read flash_attn_varlen_func: concatenated texts (token, head, dim), which are padded here.
 
-    Padding queries see no key; the last query of each text is at its last key.
+    Padding queries see no key; the last query of each text is at the text's last key.
     """
     ends_q, ends_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     query, key, value = (_padded(part, ends) for part, ends in ((q, ends_q), (k, ends_k), (v, ends_k)))

@@ -40,7 +40,7 @@ _opened: Counter[Thread] = Counter()
 UNRECORDED_THREADS = (
     "Modules that were called in other threads are not recorded: use `record` in each thread."
 )
-SCRIPTED = "Scripted code was called, whose attention is not recorded."
+SCRIPTED = "Scripted code was called; its attention is not recorded."
 
 
 def _close(thread: Thread) -> None:
@@ -52,7 +52,7 @@ def _close(thread: Thread) -> None:
 class Listener(TorchFunctionMode):
     """Passes a program's attention to `consume` within the context `listening`.
 
-    - `calls`: the number of first calls of each module to read, or "all", or "last" (reads all).
+    - `calls`: how many of the first calls of each module to read, or "all", or "last", which reads all.
     - `modules`: path patterns such as `*.self_attn`, separated by commas.
     - `heads`: the number of heads for each pattern, for programs that merge texts and heads into one axis.
     - `all_threads`: also read the modules that other threads call.

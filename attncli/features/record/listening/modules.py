@@ -63,11 +63,11 @@ class ByModule(Generic[Held]):
 
 @dataclass
 class CalledModule:
-    """A running module, the number of attentions detected during this call, and its frame.
+    """A running module, the number of attentions detected during its call, and the frame of the call.
 
-    `has_attention` also covers the modules inside it. `undetected` has the paths and classes of modules
-    inside it whose names suggest attention but in which none was detected. `num_tokens` is the length of
-    padded texts in a torch encoder.
+    `has_attention` also covers the modules inside this module. `undetected` has the paths and classes of the
+    modules inside this module whose names suggest attention but in which no attention was detected.
+    `num_tokens` is the length of padded texts in a torch encoder.
     """
 
     module: nn.Module
@@ -175,7 +175,7 @@ class RunningModules:
             self._pop()
 
     def path(self) -> str:
-        """Return the path of the innermost module, or name the running function if no module is running."""
+        """Return the path of the innermost module, or the running function if no module is running."""
         stack = self.stack
         if not stack:
             return _running_function()
@@ -189,7 +189,7 @@ class RunningModules:
     def _new_path(self, module: nn.Module, name: str) -> str:
         """Return a unique, permanent path for a module: its name in the outermost module, if that is free.
 
-        Otherwise the class of the outermost module is put before it, with a number if necessary.
+        Otherwise, the class of the outermost module is put before the name, with a number if necessary.
         """
         root = type(self.stack[0].module).__name__
         path = ".".join(part for part in name.split(".") if part != COMPILED) or root
@@ -214,7 +214,7 @@ class RunningModules:
         return names
 
     def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
-        """Return the number of heads from attributes of the running modules, innermost first, or None.
+        """Return the number of heads that a running module states, innermost first, or None if none does.
 
         With `nearest`, only that many innermost modules are searched.
         """

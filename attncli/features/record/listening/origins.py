@@ -72,7 +72,7 @@ class Origins:
         return frozenset({(entry[1], int(tensor.storage_offset()))})
 
     def is_self(self, left: Tensor, right: Tensor, *, same_length: bool) -> bool | None:
-        """Return True if both were made from the same tensor, False if not, or None if that is unknown.
+        """Return True if both tensors were made from one tensor, False if not, or None if that is unknown.
 
         `same_length`: both have the same number of tokens.
         """

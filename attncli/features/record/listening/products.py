@@ -202,7 +202,7 @@ def sum_entries(follower: Follower, call: TorchCall) -> None:
 
 
 def follow_product(follower: Follower, product: Product) -> bool:
-    """Follow weights or scores into a product; return False if it has no weights and yields no scores."""
+    """Follow weights or scores into a product. Return False if it has no weights and yields no scores."""
     for kind in (Weights, Scores):
         for place, tensor in enumerate(product.operands):
             facts = follower.find(tensor)

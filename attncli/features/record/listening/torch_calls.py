@@ -132,7 +132,7 @@ def unseen() -> Iterator[None]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Hide the computations within this context from the program's modes, and disable its autocast."""
+    """Hide the computations within this context from the program's modes, and disable autocast."""
     with (
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext(),
@@ -181,7 +181,7 @@ def stride_spans(result: Tensor, axes: Sequence[int]) -> FeatureSpans:
 def folded_spans(
     spans: FeatureSpans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]
 ) -> FeatureSpans:
-    """Return the spans of features that share an axis with tokens or texts, in a tensor with the same axis.
+    """Return the spans of features that share an axis with tokens or texts, if the axis is unchanged.
 
     Heads folded into the text axis are an example.
     """

@@ -54,7 +54,7 @@ _ORIGINALS: dict[CodeType, FunctionType] = {
 
 
 def original(function: Any) -> Any:
-    """Return the torch function that called the mode; torch passes the replacement if a program replaced it.
+    """Return the torch function that called the mode; if a program replaced it, torch passes the replacement.
 
     Call this only inside the mode, which torch's `handle_torch_function` calls.
     """
@@ -108,7 +108,7 @@ TRANSFORMED = "Code inside torch.func's transforms (vmap, grad, jvp) is not reco
 
 
 def not_read() -> str | None:
-    """Return the reason why nothing can be read now, or None.
+    """Return the reason why nothing can be read now, or None if reading is possible.
 
     While PyTorch traces or transforms code, the reads would be traced or transformed, too.
     """
@@ -136,7 +136,7 @@ class Uncompiled:
         self._has_hooks: Any = None
 
     def watch(self, tell: Callable[[bool], None]) -> None:
-        """Call a function whenever code is compiled; it gets True if the program itself compiles the code."""
+        """Call `tell` whenever code is compiled, with True if the program itself compiles the code."""
         with self._lock:
             if not self._watching:
                 self._compile = torch.compile

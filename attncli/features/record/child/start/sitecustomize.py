@@ -1,8 +1,8 @@
-"""Python runs this file first in any program started by `attn record`; it waits for torch to be imported.
+"""Python runs this file first in any program started by `attn record`; the file waits for torch.
 
-It is the only file in a folder at the start of PYTHONPATH. PYTHONPATH is left unchanged, so that programs
-started by that program, such as the ranks of torchrun, are recorded too. The file outlives attn, because
-tools such as coverage list the files that a program has run.
+This is the only file in a folder at the start of PYTHONPATH. PYTHONPATH is left unchanged, so that programs
+that the recorded program starts, such as the ranks of torchrun, are recorded too. The file outlives attn,
+because tools such as coverage list the files that a program has run.
 """
 
 import importlib.machinery
