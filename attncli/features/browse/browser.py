@@ -81,7 +81,7 @@ KEYS = {
     "← →": "previous, next head",
     "Tab, Shift+Tab": "next, previous token",
     "PgUp, PgDn, Home, End": "ten tokens back or on; first, last token",
-    "f": "flip between where it looks and who looks at it",
+    "f": "flip between where the token looks and who looks at it",
     "a": "remove the head, or put it back, and measure the loss",
     "w": "the head's contribution to the next token's logit",
     "e": "edit the text and run the model again",

@@ -148,7 +148,7 @@ class MapGrid:
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:
-        """The pattern letters of `attn heads`, in lower case for most heads that look at the first token."""
+        """The pattern letters, as in `attn heads`: lower case for first-token heads if most heads are."""
         rows = {place: row for place, row in self.heads.items() if "pattern" in row}
         is_carpet = is_mostly_first([*rows.values()])
         return {place: head_letter(row, is_carpet) for place, row in rows.items()}
@@ -310,7 +310,7 @@ class Colours:
         self._shadings: dict[Colouring, Shading] = {}
 
     def skip(self, matrix: Matrix) -> int:
-        """Return the number of first keys to ignore. At least one key remains."""
+        """Return how many of the first keys to ignore. At least one key remains."""
         return min(self.num_sinks, matrix.values.shape[1] - 1) if self.skips else 0
 
     def shading(self, matrix: Matrix, colouring: Colouring) -> Shading:
@@ -504,7 +504,7 @@ class Choice:
 
     @property
     def skip(self) -> int:
-        """The number of first keys that the colours ignore. At least one key remains."""
+        """How many of the first keys the colours ignore. At least one key remains."""
         return self.colours.skip(self.matrix)
 
     @property

@@ -95,7 +95,7 @@ def fitted(text: str, width: int) -> str:
 
 
 class Panel(ScrollView, can_focus=False):
-    """A panel that only draws its visible lines. Line 0 is a fixed heading.
+    """A panel that draws only its visible lines. Line 0 is a fixed heading.
 
     Subclasses define the number of lines, the content of each line, and the effect of a click.
     """

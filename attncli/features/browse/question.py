@@ -48,7 +48,7 @@ EXAMPLES = (
     "attn browse heads.json",
 )
 NEEDS_TERMINAL = (
-    "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap works in a pipe)"
+    "browse: needs a terminal: {} is not a terminal (in a pipe, use attn show REPORT --format heatmap)"
 )
 # Survey settings that would leave out heads or that need many texts.
 LEFT_OUT = ("statistic", "top", "table", "names", "texts", "text_group")

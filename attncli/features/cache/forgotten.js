@@ -1,4 +1,4 @@
-// The keys that a limited head forgets: its text, with the forgotten keys of most weight in the accent colour, and
+// The keys that a limited head forgets: its text, with the most weighted forgotten keys in the accent colour, and
 // the query that gave them this weight.
 
 import { make, makeToken } from "attn/parts/elements.js";
@@ -40,7 +40,7 @@ export function show(container, { tokens, statistics }) {
 function forgottenKeysLine(keys, tokens) {
   const describe = (i) => `token ${i} "${tokens[i]}"`;
   const listed = keys.filter(({ key_weight }, i) => !i || key_weight >= LEAST_LISTED).map(({ key, key_weight }) => `${describe(key)} (${fixed(key_weight, 2)})`);
-  return make("p", { text: `From ${describe(keys[0].query)}, most weight on ${listed.join(", ")}` });
+  return make("p", { text: `From ${describe(keys[0].query)}, the head gives the most weight to ${listed.join(", ")}` });
 }
 
 function textWithForgotten(keys, tokens) {

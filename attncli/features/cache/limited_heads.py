@@ -38,7 +38,7 @@ from attncli.system.plain_text import counted
 
 
 class Limit:
-    """Key/value heads that keep only the first `sink` keys and the last `window`, including the query's own.
+    """Key/value heads that keep only the first `sink` keys and the last `window` keys, up to the query's own.
 
     Keys keep the positions, and so the rotations, that they have in the full text; Xiao et al. 2023
     (2309.17453), section 3.2, instead move the remaining keys together. Keys that the layer masks anyway (a
@@ -151,7 +151,7 @@ class Judge:
         return {"loss": float(losses.mean()), **self._needle(losses)}
 
     def lost(self, logits: Float[Tensor, "place vocabulary"]) -> Lost:
-        """The changes in these predictions relative to the full cache."""
+        """The changes in these predictions relative to those with the full cache."""
         same, expected = self.num_same, self.expected
         losses, divergences = expected.compared(logits, first=same)
         divergence = nn.functional.pad(divergences, (same, 0))
@@ -194,8 +194,8 @@ class CacheHead:
 
 
 READING_RUNS = 2.0
-"""Cost of the reading with the full cache, in plain runs: it also sums the weights twice, and tests if runs
-may start at a later token.
+"""Cost of the reading with the full cache, in plain runs: it also sums the weights twice, and tests whether
+runs may start at a later token.
 """
 SEARCH_COST = 0.7
 """Approximate cost of the search for a budget's heads, as a fraction of the cost of limiting each
@@ -534,7 +534,7 @@ def _can_forget(head: CacheHead) -> bool:
 def _within(
     heads: Sequence[CacheHead], limit: Limit, share: float, sink: int | None, window: int | None
 ) -> Limit:
-    """The limit, lowered if its keys exceed a share of the cache; an explicit `sink` or `window` stays."""
+    """The limit, lowered if its keys exceed a share of the cache, except an explicit `sink` or `window`."""
     most, sinks, last = share * num_bytes(heads), limit.sink, limit.window
     while sum(head.bytes_per_key * min(head.visible_keys, sinks + last) for head in heads) > most:
         if window is None and last > 1:

@@ -32,7 +32,7 @@ CACHE_POLICIES = {
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        "as snapkv, with more keys in lower layers",
+        "like snapkv, but with more keys in lower layers",
         "Cai et al. 2024 (2406.02069)",
     ),
     "knorm": CachePolicy("the shortest keys", "Devoto et al. 2024 (2406.11430)"),

@@ -32,7 +32,7 @@ class Turn(Protocol):
     def __call__(
         self, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, /
     ) -> tuple[Tensor, Tensor]:
-        """Return both, rotated."""
+        """Return the rotated queries and keys."""
 
 
 class Rotation(NamedTuple):
@@ -48,7 +48,7 @@ class Rotation(NamedTuple):
     turned: "slice[int | None, int | None, None]"
 
     def undone(self, query: Float[Tensor, "1 head query dim"]) -> Float[Tensor, "1 head query dim"]:
-        """The queries of the first positions before the rotation, with any scaling by it undone."""
+        """The queries of the first positions before the rotation, which may have scaled them."""
         count = query.shape[2]
         cosines, sines = self.cosines[:, :count], self.sines[:, :count]
         size = (cosines.square() + sines.square()).mean()

@@ -51,14 +51,14 @@ KeptKeys = Sequence[Int[Tensor, " _"]]
 
 
 class SmallerCaches:
-    """Copies of a text whose later tokens see only some of the first ones; each copy keeps other keys."""
+    """Copies of a text whose later tokens see only some of the first tokens, which differ by copy."""
 
     def __init__(self, copies: Sequence["PartsForCall"], starts: Sequence[FirstTokens]) -> None:
         self.copies, self.starts = copies, starts
         self.fused = FusedAttention()
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """Replace the output of a call: the queries of each copy see the keys that it keeps and their own."""
+        """Replace the output of a call: a copy's queries see the keys that it keeps and their own keys."""
         start = self.starts[call]
 
         def output(layer: RunningLayer) -> Tensor:
@@ -307,7 +307,9 @@ class PromptCache:
             case (Tensor(ndim=3) as cosines, Tensor(ndim=3) as sines) if is_traced and apply is not None:
                 pass
             case _:
-                raise UserError(f"policy: `expected` cannot undo the rotations of {self.name}: omit it")
+                raise UserError(
+                    f"policy: `expected` cannot undo the rotations of {self.name}: omit `expected`"
+                )
         # Some models rotate only part of each head: the function extracts that part itself (GPT-NeoX), or
         # receives only that part, which is the first dimensions (Phi) or the last (MLA).
         first, num_turned = attention.query[:, :, :1], cosines.shape[-1]

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from attncli.records.values import NamedTensor
 
 POSITIONS = "Keys keep their original rotation: the remaining keys are not moved together."
-LIMITED = (
-    "Query heads that share keys and values forget together; the worst token is the one with the largest kl."
-)
+LIMITED = "Query heads that share keys and values forget together; the worst token has the largest kl."
 
 
 def read(

@@ -126,12 +126,12 @@ class LimitedHeads(Result):
 
     @property
     def sink(self) -> int:
-        """The number of first keys that a limited head keeps."""
+        """How many of the first keys a limited head keeps."""
         return self.baseline.sink
 
     @property
     def window(self) -> int:
-        """The number of last keys that a limited head keeps."""
+        """How many of the last keys a limited head keeps."""
         return self.baseline.window
 
     @property

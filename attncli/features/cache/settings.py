@@ -52,10 +52,12 @@ def _check_single(shares: list[float]) -> list[float]:
 SharesOfCache = Annotated[
     list[Budget], BeforeValidator(_split_numbers, json_schema_input_type=list[Budget] | Budget | str)
 ]
-BudgetsInHelp = Everyday("share of the cache: find the heads that keep all keys; several with --policy")
+BudgetsInHelp = Everyday(
+    "share of the cache to keep: finds the heads that keep all keys; several with --policy"
+)
 BUDGET_HELP = (
-    "share of the cache: find the heads that keep all keys; with `policy`, one or several shares (default: "
-    "0.1,0.3,0.5)"
+    "share of the cache to keep: finds the heads that keep all keys; with `policy`, one or several shares "
+    "(default: 0.1,0.3,0.5)"
 )
 Needle = Annotated[
     Text | None,
@@ -90,7 +92,7 @@ class SmallerCachesSpec(OneTextSpec):
     group = "Cache"
     examples: ClassVar[tuple[str, ...]] = ()
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "texts": "reads one text: --file FILE",
+        "texts": "reads one text: use --file FILE",
         "context": "reads only decoders and has no second text",
     }
     excludes: ClassVar[Mapping[str, str]] = {"probe": "needle, every"}
@@ -114,13 +116,13 @@ class CacheSpec(SmallerCachesSpec):
     )
     next_steps = ("--needle TEXT", "--budget 0.3", "--policy all", "-o page.html")
 
-    sink: Annotated[Count | None, Everyday("number of first keys that a limited head keeps")] = Field(
+    sink: Annotated[Count | None, Everyday("how many of the first keys a limited head keeps")] = Field(
         None,
-        description="number of first keys that a limited head keeps (default: 4, fewer for a short text)",
+        description="how many of the first keys a limited head keeps (default: 4, fewer for a short text)",
     )
-    window: Annotated[Size | None, Everyday("number of last keys that a limited head keeps")] = Field(
+    window: Annotated[Size | None, Everyday("how many of the last keys a limited head keeps")] = Field(
         None,
-        description="number of last keys that a limited head keeps (default: 64, an eighth of a short text; "
+        description="how many of the last keys a limited head keeps (default: 64, an eighth of a short text; "
         "at most a third of `budget`)",
     )
     needle: Needle = None

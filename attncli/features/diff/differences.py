@@ -80,9 +80,9 @@ class WeightDifferences:
 
     A query that one side lacks has no row there (NaN); a key that one side lacks has weight 0. `distances`
     are Jensen-Shannon distances per row, NaN if a row is not a distribution; see `jensen_shannon`.
-    `changed_rows` has the rows that moved furthest. `by_head` has the heads, the one that moved most first;
-    it is empty if the weights have no axes but query and key. `masks` has both sides' masks at the aligned
-    positions.
+    `changed_rows` has the rows that moved furthest. `by_head` has the heads, sorted by how far they moved,
+    furthest first; it is empty if the weights have no axes but query and key. `masks` has both sides' masks
+    at the aligned positions.
     """
 
     axes: tuple[str, ...]
@@ -107,7 +107,7 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
     if a.axes != b.axes or any(i != j for axis, i, j in sizes if axis not in COMMON_AXES):
         sides = [f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (a, b)]
         raise UserError(
-            f"diff: the weights of A are {sides[0]}, of B {sides[1]}: "
+            f"diff: the weights of A are {sides[0]}, and those of B are {sides[1]}: "
             "they may differ only in layers, heads and tokens"
         )
     shared = tuple(slice(min(i, j)) for _, i, j in sizes)
@@ -140,7 +140,7 @@ def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tupl
 def _spread(
     values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """One side's weights at the aligned positions: NaN for a query that it lacks, 0 for such a key."""
+    """One side's weights at the aligned positions: NaN for a query and 0 for a key that this side lacks."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
@@ -151,7 +151,7 @@ def _mask_at(
     queries: npt.NDArray[np.int64],
     keys: npt.NDArray[np.int64],
 ) -> Mask | None:
-    """One side's mask at the aligned positions; a causal mask stays causal if the tokens are its own."""
+    """One side's mask at the aligned positions; it stays causal if query and key positions are equal."""
     num_queries, num_keys = side.values.shape[-2:]
     hidden = None if side.mask is None else side.mask.hidden(num_queries, num_keys)
     is_causal = num_queries == num_keys and np.array_equal(queries, keys) and side.mask == Mask(causal=True)
@@ -208,7 +208,7 @@ IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS
 class ChangedHeads:
     """The head statistics whose 95 % intervals do not overlap, largest change first.
 
-    Of the `num_shared` heads that both surveys have, `num_changed` are affected.
+    Of the `num_shared` heads that both surveys have, `num_changed` have changed.
     """
 
     rows: Records[ChangedStatistic]

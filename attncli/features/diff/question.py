@@ -70,7 +70,7 @@ def left_out_notes(a: set[ComparedHead], b: set[ComparedHead]) -> Iterator[str]:
 
 
 def _alone(stack: str, places: set[ComparedHead], others: set[ComparedHead]) -> Iterator[str]:
-    """Yield what the other side lacks of a stack: the stack itself, layers, or heads."""
+    """Yield what only this side has: the stack itself, or some of its layers and heads."""
     stack_others = {place for place in others if place.stack == stack}
     alone = {place for place in places - others if place.stack == stack}
     if alone and not stack_others:
@@ -122,7 +122,7 @@ DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"},
 
 
 def _mapped_stack(report: Report) -> str:
-    """The stack that a survey's maps belong to, as in STACKS; empty if it has no maps."""
+    """The stack that a survey's maps belong to, as in STACKS, or an empty string if it has no maps."""
     kind = str(report.spec.get("maps")) if isinstance(report.result, HeadSurvey) else ""
     is_decoder = kind == "self" and any(place.stack == "decoder" for place in head_places(report, None))
     return "decoder" if is_decoder else kind if kind in STACKS else ""
@@ -394,7 +394,7 @@ EXAMPLES = (
 PARAMETERS = (
     argument(
         "a",
-        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text. To "
+        "A config file, a saved report (.json), an array (.npz), an experiment's name, or a text. To "
         "compare two models, save a report of each: attn heads TEXT --model MODEL -o a.json.",
         "A",
         reads_file=True,
@@ -441,7 +441,8 @@ def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
         problem = f"neither a file nor an experiment{nearest(side, SPECS)}"
         hint = (
-            "a text needs --model FOLDER; for a model, save a report: attn heads TEXT --model MODEL -o a.json"
+            "a text needs --model FOLDER; for a model, first save a report: "
+            "attn heads TEXT --model MODEL -o a.json"
         )
         raise UserError(f"{side}: is {problem}: use one of {', '.join(SPECS)}; {hint}")
     else:
@@ -503,9 +504,7 @@ def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoT
     if b is None:
         raise UserError("diff: --model compares two texts: add the second text")
     for side in filter(is_file, (a, b)):
-        raise UserError(
-            f"--model: compares two texts, but {side} is a file: leave out --model, or use two texts"
-        )
+        raise UserError(f"--model: compares two texts, but {side} is a file: omit --model, or use two texts")
     for value in overrides.values():
         raise UserError(f"{value.where}: does not apply to two texts that --model compares")
     settings = {"model": Given(model, "--model", is_flag=True)}

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, Tensors, are_equal
 
-UNMAPPED = "no map on one side or on both: compare them with --show statistics."
+UNMAPPED = "no map on one side or on both: use --show statistics to compare statistics."
 """The end of a note on heads that are compared only by their statistics."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The tokens of both sides in a single order, with their positions on either side, or -1.
+    """The tokens of both sides in a single order, with their positions on each side (-1 if missing there).
 
     A token that replaces another is written as `cat → dog`.
     """
@@ -37,11 +37,11 @@ class Alignment:
 
 
 class HeadChange(Record):
-    """How far a head's rows moved, and the keys that it looks at most where they moved furthest.
+    """How far a head's rows moved, and the keys with the most weight in the row that moved furthest.
 
     If the texts have tokens in common, `mean_jensen_shannon` is the mean distance between the rows, and
     `query_a` and `query_b` are the tokens with the largest distance; otherwise they are the last tokens.
-    `statistic` is the pattern statistic that changed most, and `a` and `b` are its values.
+    `statistic` is the pattern statistic that changed most, and `a` and `b` are its two values.
     """
 
     layer: int
@@ -83,7 +83,7 @@ class TokenChange(Record):
 class TextDifferences(Result):
     """Text B compared with text A in one model; `alignment` aligns their tokens.
 
-    `heads` has one row per head, the one that changed most first: by the distance between rows if the texts
+    `heads` has one row per head, sorted by change, largest first: by the distance between rows if the texts
     have tokens in common, and otherwise by the statistic. `predictions` are the tokens whose probability at
     the end, or at the mask, changed most; the table is empty if the model does not predict tokens.
     """
@@ -103,7 +103,7 @@ class TextDifferences(Result):
 
 
 class MovedRow(Record):
-    """A row of weights that moved: its place, its distance, and the keys that gained and lost most.
+    """A row of weights that moved: its place and distance, and the keys that gained and lost the most weight.
 
     There is a column for the query and for each other axis of the weights, such as layer and head.
     """

@@ -37,7 +37,7 @@ from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Sect
 from attncli.views.texts import fixed, shortened
 
 NOTES, SURVEY_NOTES = 1, 3
-# The number of matrix rows if it is the only table, and if a table of changed rows or heads follows.
+# The number of rows of the matrix if no table follows, and if changed rows or heads follow.
 DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
 MOST_CHANGED = 2
 MORE = {
@@ -79,7 +79,7 @@ def _change_tables(
             part = _difference(report, difference, result.by_head, display, most)
             yield part.grid
             left_out += part.left_out()
-        yield Paragraph("Positive numbers: B looks there more than A.", "line")
+        yield Paragraph("Where a number is positive, B gives more weight than A.", "line")
         is_whole = not result.by_head and not left_out
         name, moved = ("by_head", result.by_head) if result.by_head else ("changed_rows", result.changed_rows)
         tables: dict[str, Records[Any]] = {} if is_whole or moved is None else {name: moved}
@@ -166,7 +166,7 @@ def _changed_most(report: Report, heads: Records[HeadChange], total: int) -> str
 
 
 def _measured(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """The distance between rows and the token whose row moved furthest; otherwise, the statistic."""
+    """The distance and the token whose row moved furthest, or the statistic if the texts share no token."""
     precision = display.precision
     if not _is_aligned(heads):
         return _statistics(heads, precision)

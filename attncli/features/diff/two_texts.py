@@ -123,7 +123,7 @@ def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tu
 
 
 class KeyLookedAt(NamedTuple):
-    """A query, and the key that it looks at most."""
+    """A query, and the key to which it gives the most weight."""
 
     query: int
     query_token: str
@@ -133,7 +133,7 @@ class KeyLookedAt(NamedTuple):
 
 
 class FurthestRow(NamedTuple):
-    """How far a head's rows moved, and the keys that it looks at most where a row moved furthest.
+    """How far a head's rows moved, and the keys with the most weight in the row that moved furthest.
 
     If the texts have no rows in common, there is no distance, and the rows are those of the last tokens.
     """

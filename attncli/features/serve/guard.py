@@ -6,7 +6,7 @@ request is answered if all of these hold:
 - it comes from this machine, and its Host is 127.0.0.1, localhost or [::1], which excludes a name that an
   attacker's DNS server resolves to 127.0.0.1 (DNS rebinding);
 - its address is exactly one of the known addresses;
-- it is the link with the token, or it has the cookie that the link sets;
+- it opens the link with the token, or it has the cookie that the link sets;
 - it does not come from another site: Origin, if sent, equals the Host, and Sec-Fetch-Site is same-origin
   or none;
 - a POST sends an Origin and JSON, is small, and arrives in time.
@@ -35,11 +35,11 @@ ONCE = frozenset(
         b"transfer-encoding",
     }
 )
-"""The headers that are checked; a request that repeats one of them is refused as ambiguous."""
+"""The headers that are checked; a request that repeats any of these headers is refused as ambiguous."""
 SAME_SITE = frozenset({b"same-origin", b"none"})
 JSON = b"application/json"
 MOST_BYTES = 2**20
-"""The most bytes in the body of a request."""
+"""Maximum number of bytes in the body of a request."""
 BODY_SECONDS = 5.0
 HEADERS = (
     (b"cache-control", b"no-store"),

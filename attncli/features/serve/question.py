@@ -51,7 +51,7 @@ PORT = option(
     everyday="the port on 127.0.0.1 (default: a free one)",
 )
 TEXT = argument("text", "The initial text of the page.", "TEXT", required=False)
-MODEL = "a folder, .gguf file or package's name (tiny-induction)"
+MODEL = "a folder, a .gguf file or a package's name (tiny-induction)"
 MOST_PORT = 65535
 
 
@@ -135,12 +135,12 @@ def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> 
         f"The link opens {plain_text(name)}{shipped}. Paste it into the browser's address bar. Keep it "
         "secret: anyone who opens it on this machine can use the model. Ctrl-C ends the server."
     )
-    elsewhere = "To open it from another machine, run this there, then open the same link:"
+    elsewhere = "To open the page from another machine, run this command there, then open the link:"
     lines = [
         *wrapped_lines(about),
         *wrapped_lines(elsewhere),
         f"  ssh -L {port}:127.0.0.1:{port} HOST",
-        f"With --port {port}, the next server uses the same port.",
+        f"Use --port {port} to keep this port for the next server.",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 

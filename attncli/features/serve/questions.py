@@ -78,7 +78,7 @@ class Waiting:
     """True once the page knows that the question waits for another page."""
 
     def replaces(self, older: "Waiting") -> bool:
-        """Return True if this question makes an older one obsolete: the tab repeats it or has a new text.
+        """Return True if an older question is obsolete because this question repeats it or has a new text.
 
         Questions about next tokens do not count, because the page asks them itself after each user's
         question.
@@ -165,7 +165,7 @@ class OneModel:
     def end(self) -> bool:
         """Stop asking the model.
 
-        Return True if it is still computing, because a computation cannot be stopped.
+        Return True if the model is still computing, because a computation cannot be stopped.
         """
         with self._changed:
             self._has_ended = True

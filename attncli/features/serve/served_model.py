@@ -42,7 +42,7 @@ NAMES = {
 NUM_NEXT = 12
 SECONDS_BETWEEN_SHARES = 0.5
 AFTER_WRITING = "\n\n"
-"""The text that `generate` writes after a finished text, when nothing is left to stop."""
+"""What `generate` writes after the last token, when there is no generation left to stop."""
 NO_TEXT = "text: must not be empty: type a text first"
 TWO_STACKS = "This model has an encoder that reads the text, and a decoder that generates the output."
 NO_WHY = "attn cannot attribute the next tokens of this model to heads."

@@ -95,7 +95,7 @@ def _parts_by_name(cache: object) -> dict[str, object]:
 
 
 def _numbered(name: str, parts: Sequence[object]) -> dict[str, object]:
-    """Return parts by their numbers after `name`. Nested lists of arrays are flattened."""
+    """Return parts by their names: `name.0`, `name.1` and so on. Nested lists of arrays are flattened."""
     parts_by_name: dict[str, object] = {}
     for number, part in enumerate(parts):
         place = f"{name}.{number}".removeprefix(".")

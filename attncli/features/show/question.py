@@ -28,9 +28,9 @@ FILE = argument(
 )
 REPORT = option(
     "--report",
-    "The report, if a file has several; from 0.",
+    "The number of the report, from 0, if a file has several.",
     "INTEGER",
-    everyday="the report, if a file has several; from 0",
+    everyday="the number of the report, from 0, if a file has several",
 )
 
 
@@ -44,7 +44,7 @@ def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
 
 
 def show(file: str, report: str | None, **flags: Any) -> None:
-    """Read the whole file before showing it, so that nothing is written if it is damaged."""
+    """Read the whole file before showing it, so that nothing is written if the file is damaged."""
     arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
     to = Destination(**flags)
     to.display = replace(to.display, is_saved=True)

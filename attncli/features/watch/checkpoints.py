@@ -28,7 +28,7 @@ SETTLED_SECONDS = 2.0
 
 
 def step_number(name: str) -> int | None:
-    """Return the number after `step` in a name, else the last number in it, or None if it has no number."""
+    """Return the number after `step` in a name, else its last number, or None if there is no number."""
     numbers = STEP.findall(name) or NUMBER.findall(name)
     return int(numbers[-1]) if numbers else None
 
@@ -94,7 +94,7 @@ def _find_revisions(pattern: str, *, allow_download: bool) -> dict[str, Checkpoi
     }
     if not matches:
         some = ", ".join([*revisions][:MOST_LISTED]) + (", ..." if len(revisions) > MOST_LISTED else "")
-        raise UserError(f"{pattern}: no revision of {name} matches {wanted}: it has {some}")
+        raise UserError(f"{pattern}: no revision of {name} matches {wanted}: its revisions are {some}")
     return matches
 
 
@@ -102,7 +102,7 @@ MOST_LISTED = 5
 
 
 def is_settled(folder: Path | None) -> bool:
-    """Return True if nothing in a folder has changed for a while, or False if it is being removed."""
+    """Return True if nothing in a folder has changed for a while, and False if it is being removed."""
     if folder is None:  # a revision is always complete
         return True
     try:
@@ -252,5 +252,5 @@ class CheckpointSurveys:
         """Raise UserError for a checkpoint of a different model."""
         heads = _head_places(columns)
         if self.heads is not None and heads != self.heads:
-            raise UserError("the layers and heads differ from earlier steps: this is a different model")
+            raise UserError("layers and heads differ from those of earlier steps: this is a different model")
         self.heads = heads

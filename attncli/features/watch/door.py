@@ -64,9 +64,9 @@ NUM_TOKENS = 24
 class Watch:
     """Measures a model's heads while it trains: on random tokens read twice, and on an optional `text`.
 
-    A module that is not a transformers model is called with `inputs` instead, the same at each step: a
-    tensor, a tuple of arguments or a dict of keyword arguments. A single row of integers is taken as its
-    tokens. All attention that `attncli.record` detects is measured.
+    A module that is not a transformers model is instead called with the same `inputs` at each step: a tensor,
+    a tuple of arguments or a dict of keyword arguments. An input that is a single row of integers is taken as
+    the tokens. All attention that `attncli.record` detects is measured.
 
     Every `every` steps, all statistics of a survey are measured for each head (`heads`) and written to the
     `store`, which `attn watch` shows while it grows; without a store, only the last step is kept. The model
@@ -76,11 +76,11 @@ class Watch:
     `expect` has conditions on the statistics of every head or on the loss, such as "max_score < 100". A
     condition that does not hold causes a warning or, with on_fail="raise", a UserError, which ends the
     training. Nothing else ends the training: failed measurements and writes cause one warning each, and steps
-    that cannot be stored stay in memory (`unwritten`) until they can be.
+    that cannot be stored stay in memory (`unwritten`) until they can be stored.
 
-    A store that already has steps needs `resume`; the next step then replaces all stored steps from that step
-    on. Raises UserError at once for a model that cannot be measured, and RunError if another process writes
-    to the store.
+    A store that already has steps needs `resume`; the next step then replaces the stored steps from its
+    number on. Raises UserError at once for a model that cannot be measured, and RunError if another process
+    writes to the store.
     """
 
     @checked
@@ -356,7 +356,7 @@ def _unwrapped_module(model: Any) -> nn.Module:
     if not isinstance(inner, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
     if is_sharded(model) or is_sharded(inner):
-        raise UserError(f"{IN_PARTS}: attn record -o run.db -- COMMAND records each of them")
+        raise UserError(f"{IN_PARTS}: use attn record -o run.db -- COMMAND to record each part")
     return inner
 
 
@@ -473,7 +473,7 @@ def _digest(part: Any) -> str:
 
 
 def _token_names(inputs: Any) -> list[str] | None:
-    """Return token names from the first input that is a single row of integers, or None if there is none.
+    """Return token names from the first input that is a single row of integers, or None if no input is.
 
     Patterns that depend on repeated tokens need these names.
     """

@@ -129,8 +129,8 @@ EACH_CALL = (
     "same inputs at each step, use attncli.Watch(model, inputs=x, store=...) in the training loop."
 )
 CALL_INPUTS = "different for each call; attncli.Watch(model, inputs=x) uses the same inputs"
-LIVE = "Live. Ctrl-C leaves this screen; the training continues."
-FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
+LIVE = "This screen is live. Ctrl-C leaves it; the training continues."
+FOLLOWED = "Waiting for new checkpoints. Ctrl-C stops the command."
 
 
 def watch_reports(path: Path, reader: Reader, head: str | None = None) -> list[Report]:
@@ -207,7 +207,7 @@ def _head_report(
 
 
 def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> list[str]:
-    """Return one line per step at which a condition does not hold, and one per condition on an unknown name.
+    """Return a line per step at which a condition does not hold, and a line per condition on an unknown name.
 
     Names that are not numbers of a step, such as `pattern`, refer to columns of the reports' tables.
     """
@@ -236,7 +236,7 @@ def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: S
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
     names = [name for name in (*STEP_COLUMNS, *stored, *_columns(reports)) if "." not in name]
     return lines + expectations.unmet(
-        list(dict.fromkeys(names)), "; attn results STORE --tidy lists all of them"
+        list(dict.fromkeys(names)), "; use attn results STORE --tidy to list all of them"
     )
 
 

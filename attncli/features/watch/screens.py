@@ -59,7 +59,7 @@ GAP_CELL = " "
 def sparkline(
     values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
 ) -> str:
-    """Return one character per number, or per group's maximum (or minimum), with a gap where there are none.
+    """Return one character per number, or per group's maximum (or minimum), with a gap for no number.
 
     The lowest block stands for 0 or the smallest negative number, and the highest for the largest number (1
     for shares), so that small changes look small.
@@ -166,7 +166,7 @@ def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterato
 
 
 def _last(lines: Sequence[str], count: int) -> list[Section]:
-    """Return the last lines, with the number of all steps if some are left out."""
+    """Return the last lines, with the total number of steps if some lines are left out."""
     what, every = "changes of patterns", f"{len(lines)} steps: --show changes"
     if not count:
         return [Paragraph(f"Not shown: {what} at {every}.", "note")]

@@ -90,7 +90,7 @@ def step_key(spec: StepSpec, step: int) -> bytes:
 
 
 def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
-    """Return the key of a checkpoint, from the content of its files, in any folder, or from its commit."""
+    """Return the key of a checkpoint, from the content of its files in any folder, or from its commit."""
     item = Item(spec, None)
     (key,) = RunKeys(Plan(((item,),))).job_keys(Job((item,), None, 1))
     return sha256(key + canonical(step if commit is None else [step, commit])).digest()
@@ -230,7 +230,7 @@ class StoredSteps:
         return Path(name).name if "model" in self.settings else name
 
     def losses(self) -> list[float | None] | None:
-        """Return the loss of each step, or None if it is unknown; or None if no step has a loss."""
+        """Return the loss of each step (None if it is unknown), or None if no step has a loss."""
         losses = [single.get(LOSS.statistic) for single in self.single]
         return None if losses.count(None) == len(losses) else losses
 
@@ -306,7 +306,7 @@ def steps_in(reader: Reader) -> Iterator[StepOnText]:
 
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
-    """Return the steps in a store, grouped by text; checkpoints are grouped, though each is a separate model.
+    """Return the steps in a store, grouped by text; the checkpoints of a run are in one group.
 
     Recorded calls are grouped by program and modules.
     """

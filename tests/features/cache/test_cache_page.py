@@ -34,7 +34,12 @@ def test_a_cell_of_the_grid_shows_the_keys_its_head_forgets(opened: Opened) -> N
         if row is keys[0] or row["key_weight"] >= 0.005
     ]
     query = f'token {keys[0]["query"]} "{spelled[keys[0]["query"]]}"'
-    assert panel.get_by_text(f"From {query}, most weight on {', '.join(said)}", exact=True).count() == 1
+    assert (
+        panel.get_by_text(
+            f"From {query}, the head gives the most weight to {', '.join(said)}", exact=True
+        ).count()
+        == 1
+    )
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
     page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
     assert (

@@ -140,7 +140,7 @@ def test_two_heads_and_two_checkpoints_are_compared(tmp_path: Path) -> None:
         (
             ("self", {}),
             ("multihead", {}),
-            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): they may differ only",
+            r"of A are query × key \(6 × 6\), and those of B are head × query × key \(8 × 6 × 6\): they",
         ),
         (
             ("self", {"num_tokens": 3, "batch_size": 2}),

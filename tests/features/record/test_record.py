@@ -40,8 +40,8 @@ PROGRAM = f"{MODEL}call()\n"
 WAITS = "print('ready', flush=True) or time.sleep(60)\n"
 HEARD = "6 heads of 2 modules"
 NOTHING = (
-    "no attention was detected: only torch's attention functions and softmaxes whose result enters a "
-    "product are detected, not JAX, compiled extensions or scripted code\n"
+    "no attention was detected: only torch's attention functions and softmaxes whose result is multiplied by "
+    "values are detected, not JAX, compiled extensions or scripted code\n"
 )
 
 
@@ -857,4 +857,4 @@ with torch.no_grad():
     files = [str(tmp_path / f"run.{number}.json") for number in (2, 1)]
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
     words = " ".join(attn(["diff", *files]).out.split())
-    assert "6 heads have no map on one side or on both: compare them with --show statistics." in words
+    assert "6 heads have no map on one side or on both: use --show statistics to compare statistics." in words

@@ -374,7 +374,7 @@ def test_revisions_of_a_hub_id_are_read_online_and_from_the_cache(
             kept.setattr(Session, "run", None)  # by their commits all are known
             assert attn([*asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]).out == done.stdout
         assert attn([*asked[:1], "owner/tiny@ste9*", "--allow-download"]).err == (
-            "owner/tiny@ste9*: no revision of owner/tiny matches ste9*: it has "
+            "owner/tiny@ste9*: no revision of owner/tiny matches ste9*: its revisions are "
             "step10-tokens1B, step2-tokens1B, step9-tokens1B\n"
         )
         assert attn([*asked[:1], "owner/other@*", "--allow-download"]).err == (
@@ -529,7 +529,7 @@ def test_a_checkpoint_of_another_size_is_reported_and_left_out(tmp_path: Path, a
     config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
     ended = attn(["watch", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
-    assert ended.code == 3 and "checkpoint-2: the layers and heads differ" in ended.err
+    assert ended.code == 3 and "checkpoint-2: layers and heads differ" in ended.err
     assert [row["step"] for row in rows(ended.out)] == ["1"]
 
 
