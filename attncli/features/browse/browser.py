@@ -277,7 +277,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def _show_about(self) -> None:
-        """Show the pattern of the head, the keys it looks at, and the measurements made with the model."""
+        """Show the head's pattern, the keys that it looks at, and the measurements made with the model."""
         choice = self.choice
         pattern = choice.grid.head_pattern(choice.number)
         lines = [f"{choice.head} {pattern}" if pattern else ""]
@@ -302,7 +302,7 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _take_outcome(self) -> None:
-        """Take the result from the thread, or show how long it has been running."""
+        """Take the result from the thread, or show how long the measurement has been running."""
         if not self.measurement.is_running:
             return
         if (ended := self.measurement.ended()) is None:
@@ -333,7 +333,7 @@ class Browser(App[None], inherit_bindings=False):
         return True
 
     def _model_for(self, key: str) -> BrowsedModel | None:
-        """Return the model if there is one and a head is chosen. Otherwise, show why it cannot be used."""
+        """Return the model if there is one and a head is chosen; otherwise, show what is missing."""
         if self.model is None:
             self._say(NO_MODEL.format(key))
         elif self.choice.grid.axes != PLACES:

@@ -161,7 +161,7 @@ class MapGrid:
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, with one number per place, or NaN if it is missing."""
+        """The statistics of the heads, with one number per place, NaN if missing."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
@@ -281,7 +281,7 @@ class Ranking:
         return _order(values.ravel(), descending=not self.smallest_first)
 
     def step(self, grid: MapGrid, step: int) -> None:
-        """Turn the ranking on. If it is on already, rank by the statistic `step` places later."""
+        """Turn the ranking on. If the ranking is on already, rank by the statistic `step` places later."""
         if self.statistic is None:
             return
         if self.is_on:
@@ -498,7 +498,7 @@ class Choice:
 
     @property
     def has_one_text(self) -> bool:
-        """True if queries and keys are the same tokens, so that choosing a token chooses it as both."""
+        """True if queries and keys are the same tokens, so that a chosen token is both query and key."""
         rows, columns = self.matrix.values.shape
         return rows == columns and not self.grid.report.context_tokens
 

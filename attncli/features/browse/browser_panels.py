@@ -261,7 +261,7 @@ class HeadMap(Panel):
     def labels_width(self, share: int, most: int) -> int | None:
         """Return the smallest width, up to `most`, at which the key labels fit above their columns.
 
-        The result is None if they already fit in the share of the map, or do not fit in `most`.
+        Return None if they already fit in the map's share of the width, or if they do not fit in `most`.
         """
         labels, keys = self.choice.labels
         label_width = min(max(map(cell_len, labels)), LONGEST_LABEL) + 2

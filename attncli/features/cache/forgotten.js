@@ -1,5 +1,5 @@
-// The keys that a limited head forgets: its text, with the most weighted forgotten keys in the accent colour, and
-// the query that gave them this weight.
+// The keys that a limited head forgets: its text, with the forgotten keys with the most weight in the accent
+// colour, and the query that gave them this weight.
 
 import { make, makeToken } from "attn/parts/elements.js";
 import { fixed, scalar } from "attn/values/numbers.js";

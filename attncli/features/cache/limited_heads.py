@@ -285,8 +285,8 @@ class Limiting:
         """The `count` heads that are needed most when all others are limited, most needed first.
 
         Heads that can replace each other are hardly missed one at a time. The search therefore starts with
-        the last 2 * `count` heads of `order` and repeatedly limits a third of them: those that are needed
-        least beside the heads limited so far.
+        the last 2 * `count` heads of `order` and repeatedly limits a third of these: the heads that are
+        needed least beside those limited so far.
         """
         sizes = candidate_counts(len(order), count)
         remaining = [*order[len(order) - sizes[0] :]]
@@ -372,9 +372,9 @@ def limited_heads(
     The defaults are 4 and 64, or fewer for short texts (`cache_ends`). Runs share the layers below the
     limited head, so limiting a head of the last layer costs only one layer. With a `budget`, a share of the
     cache, the result also has the heads that may keep all keys (`Limiting.most_needed`) without exceeding the
-    budget; the default `sink` and `window` then take up at most a third of it. Raises UserError for a model
-    without a cache, or a budget that is exceeded even with all heads limited, and MemoryError if memory runs
-    out.
+    budget; the default `sink` and `window` then take up at most a third of the budget. Raises UserError for a
+    model without a cache, or a budget that is exceeded even with all heads limited, and MemoryError if memory
+    runs out.
     """
     limit = _usual_limit(reading, sink, window, budget)
     with idle_core_threads() as adapt:
@@ -436,7 +436,7 @@ def _limiting(
     sink: int | None,
     window: int | None,
 ) -> Limiting:
-    """Read the text with the full cache; read it again if the first and last keys exceed their share."""
+    """Read the text with the full cache, and again if the first and last keys exceed their share."""
     limiting = Limiting(pretrained, reading, limit, work)
     if budget is None:
         return limiting
@@ -527,7 +527,7 @@ def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
 
 
 def _can_forget(head: CacheHead) -> bool:
-    """True if the head sees more keys than it would keep; a layer's own window may hold no more."""
+    """True if the head sees more keys than it would keep; in a layer with a window, it may see fewer."""
     return head.limited_keys < head.visible_keys
 
 

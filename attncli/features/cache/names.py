@@ -18,13 +18,13 @@ USUAL_BUDGETS = (0.1, 0.3, 0.5)
 """The default shares of the cache at which policies are measured."""
 CACHE_POLICIES = {
     "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
-    "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
+    "sinks": CachePolicy("the first four keys and the last keys", "Xiao et al. 2023 (2309.17453)"),
     "h2o": CachePolicy(
         "the keys with the most weight, averaged over the queries that see them",
         "Zhang et al. 2023 (2306.14048)",
     ),
     "tova": CachePolicy(
-        "the keys with the most weight from the last token, the same for all heads",
+        "the keys with the most weight from the last token, equal for all heads",
         "Oren et al. 2024 (2401.06104)",
     ),
     "snapkv": CachePolicy(

@@ -19,7 +19,7 @@ LAST_QUERIES = 64
 """The number of last prompt queries from which SnapKV takes its scores."""
 SMOOTHED_OVER = 5
 FUTURE = 512
-"""The number of future positions over which expected attention averages its rotations."""
+"""The number of future positions whose rotations expected attention averages."""
 STEEPNESS = 20
 """PyramidKV's beta: the lowest layer keeps up to this many times the keys of the highest."""
 ROOM_FOR_ROUNDING = 1e-6
@@ -143,7 +143,8 @@ def by_last_query(layer: PromptLayer) -> CacheScores:
 
 def by_last_queries(layer: PromptLayer) -> CacheScores:
     """p, averaged over the last queries, then over five neighbours and the heads of a cache; the keys of
-    those queries stay. Li et al. 2024 (2404.14469), section 3, with kvpress's mean instead of their maximum.
+    those queries stay. Li et al. 2024 (2404.14469), section 3, with kvpress's mean instead of the paper's
+    maximum.
     """
     count = min(LAST_QUERIES, max(1, layer.num_keys // 2))
     weights = layer.last_weights(count)[..., :-count].mean(dim=1)
@@ -245,7 +246,7 @@ def _pyramid(num_keys: int, num_layers: int, budget: float) -> list[int]:
 
 def head_counts(prompt: PromptStatistics, budget: float) -> list[list[int]]:
     """All keys for the heads that need them most, and few keys for the others; as many full heads as fit.
-    Xiao et al. 2024 (2410.10819) train this choice; here, it is based on measurements.
+    Xiao et al. 2024 (2410.10819) train this choice; here, the choice is based on measurements.
     """
     few = [max(1, min(sum(cache_ends(size)), int(size * budget))) for size in prompt.num_keys]
     order = sorted(

@@ -253,7 +253,7 @@ class PromptCache:
     def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
         """Record which layers really rotate; some models receive angles and ignore them (SmolLM3).
 
-        Only the call itself reveals this, so the model's functions are temporarily wrapped.
+        Only a call of the rotation reveals this, so the model's functions are temporarily wrapped.
         """
         token = _note_rotation.set(lambda: self._turned.add(self._last_module))
         try:

@@ -31,7 +31,7 @@ def read(
     pretrained: "Pretrained",
     generator: "torch.Generator",
 ) -> "Judged":
-    """Return the reading on which the model is judged. Raises UserError for settings that do not fit it."""
+    """Return the reading on which the model is judged. Raises UserError if settings do not fit."""
     from attncli.models.predicted import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 

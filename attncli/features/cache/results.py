@@ -49,9 +49,9 @@ class KeyValueHead(Record):
 class HeadNeed(KeyValueHead):
     """The changes if one head is limited, as in `Lost`.
 
-    `kept_weight` is the share of its weight on the keys that it would keep, averaged over the queries;
-    `bytes` is the size of its full cache; `key` is the forgotten key with the most weight at `query`, the
-    query that predicts the token that changes most.
+    `kept_weight` is the share of the head's weight on the keys that it would keep, averaged over the queries;
+    `bytes` is the size of the head's full cache; `key` is the forgotten key with the most weight at `query`,
+    the query that predicts the token that changes most.
     """
 
     kept_weight: float | None
@@ -81,7 +81,7 @@ class ForgottenKey(KeyValueHead):
 class LostTogether(Record):
     """The changes if several heads, a share of all heads, are limited together, as in `Lost`.
 
-    `bytes` is the size of the remaining cache, and `cache` is its share of the full cache.
+    `bytes` is the size of the remaining cache, and `cache` is that size as a share of the full cache.
     """
 
     limited: int = column(is_needed=False)

@@ -167,7 +167,7 @@ def _policies(report: Report, display: Display) -> ScreenParts:
 
 
 def _or_none(grid: Grid, room: int) -> list[Section]:
-    """Return the whole table, or nothing if it does not fit."""
+    """Return the whole table, or nothing if the table does not fit."""
     return [grid] if room == len(grid.label.cells) else []
 
 

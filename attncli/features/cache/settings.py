@@ -41,7 +41,7 @@ def _split_numbers(value: object) -> object:
 
 
 def _check_single(shares: list[float]) -> list[float]:
-    """Check that there is at most one share, and that it is below 1. Raises ValueError otherwise."""
+    """Raise ValueError for several shares, or for a share that is not below 1."""
     if len(shares) > 1:
         raise ValueError("several shares need `policy`: use one share, or set `policy`")
     if shares == [1]:
@@ -61,10 +61,10 @@ BUDGET_HELP = (
 )
 Needle = Annotated[
     Text | None,
-    Everyday("the part of the text that its end asks for"),
+    Everyday("the part of the text that the end of the text asks for"),
     Field(
-        description="the part of the text that its end asks for, on which losses are measured; appended to "
-        "the text if it occurs there once"
+        description="the part of the text that the end of the text asks for, on which losses are "
+        "measured; appended to the text if it occurs there once"
     ),
 ]
 Bits = Annotated[

@@ -208,7 +208,7 @@ IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS
 class ChangedHeads:
     """The head statistics whose 95 % intervals do not overlap, largest change first.
 
-    Of the `num_shared` heads that both surveys have, `num_changed` have changed.
+    Of the `num_shared` heads that both surveys have, `num_changed` have such a statistic.
     """
 
     rows: Records[ChangedStatistic]
@@ -306,6 +306,6 @@ def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDiff
 
 
 def _is_statistic(name: str) -> bool:
-    """True for a column of numbers, even if it is empty for every head."""
+    """True for a column of numbers, even if no head has a number."""
     declared = SurveyedHead.declared(name)
     return name not in HEAD_COLUMNS and (declared is None or declared.is_number)

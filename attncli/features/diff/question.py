@@ -229,7 +229,7 @@ def _num_texts(report: Report) -> int:
 
 
 def compare(a: Report, b: Report) -> Report:
-    """Compare B with A. Raises UserError if their weights cannot be compared.
+    """Compare B with A. Raises UserError if the weights of the two cannot be compared.
 
     If one of the experiments has no weights (norm, scale-demo, a survey without maps), only the statistics
     are compared.
@@ -352,7 +352,7 @@ class TwoTextsSpec(ModelSpec):
 def read(
     spec: TwoTextsSpec, texts: Texts, pretrained: "Pretrained", generator: object
 ) -> "tuple[Reading, Reading]":
-    """Read both texts. Raises UserError for a text that does not fit."""
+    """Read both texts. Raises UserError for a text that the model cannot read."""
     from attncli.models.reading_text import read_text
 
     return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")

@@ -216,7 +216,7 @@ class Recording:
     def report(self) -> "NotebookReport":
         """Return the report of `attn record`.
 
-        It displays itself in a notebook; `to_html()` returns its page.
+        The report displays itself in a notebook; `to_html()` returns its page.
         """
         from attncli.features.record.reports import recording_report
         from attncli.notebook.run import NotebookReport

@@ -45,7 +45,7 @@ OFFSETS = {"previous_token": -1, "next_token": 1, "current_token": 0}
 
 
 class NeighbourPatterns(Patterns):
-    """Patterns of distinct, ordinary tokens: the first keys, the neighbours of a query, and its own key."""
+    """Patterns of distinct, ordinary tokens: first keys, a query's neighbours, and the query's own key."""
 
     @cached_property
     def rows(self) -> Bool[Tensor, "text pattern query"]:
@@ -140,7 +140,7 @@ class RowNotes:
 
 
 class MeasuredCall(NamedTuple):
-    """The statistics of one call, with and without the first key, and the rows they are computed from."""
+    """The statistics of one call, with and without the first key, and the counts of the rows behind them."""
 
     numbers: HeadNumbers
     rest: HeadNumbers
@@ -179,7 +179,7 @@ class CallMeasurer:
     def measured(
         self, source: LayerOrWeights, positions: RealPositions, place: LayerPlace
     ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]], list[int] | None]:
-        """Return the head statistics, the maps of the first text, and its positions if it has padding."""
+        """Return the head statistics, the first text's maps, and its positions if it has padding."""
         together = texts_together(source, positions, by_place=self.grid is not None)
         parts = [self._measured_part(each, max(source.shape[2:]), place) for each in together]
         order = torch.tensor([text for each in together for text in each.texts]).argsort()

@@ -47,7 +47,7 @@ class TextsTogether(NamedTuple):
 
 
 def first_query_place(source: LayerOrWeights) -> int | None:
-    """Return the position of the first query of self-attention among the keys, or None if it is unknown."""
+    """Return the position of the first query of self-attention among the keys, or None if unknown."""
     _, _, num_queries, num_keys = source.shape
     if num_queries == num_keys:
         return 0
@@ -150,7 +150,7 @@ def _at(places: Queries, numbers: Shaped[Tensor, "#text query"], count: int) -> 
 
 
 def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor, "#text query key"]]]:
-    """Yield blocks of queries with the keys they see; a key whose bias is below FAR is not seen."""
+    """Yield blocks of queries with the keys that they see; a key whose bias is below FAR is not seen."""
     num_texts, num_heads, num_queries, num_keys = source.shape
     bias = source.rules.bias if isinstance(source, AttentionLayer) else None
     lead = num_texts if bias is None else num_texts * num_heads
@@ -221,7 +221,7 @@ def texts_together(
 ) -> list[TextsTogether]:
     """Return the texts of a batch without padding, grouped by their numbers of positions.
 
-    With `by_place` they are grouped by the positions themselves. If there is no padding, the source is
+    With `by_place`, they are grouped by the positions themselves. If there is no padding, the source is
     unchanged.
     """
     num_texts, _, num_queries, num_keys = source.shape

@@ -62,7 +62,7 @@ CALLS = option(
     "[default: 1; all with -o FILE.db]",
     "N|all|last",
     group="Input",
-    everyday="measure the first N calls of each module, all, or the last",
+    everyday="measure the first N calls of each module, all calls, or the last",
 )
 MODULES = option(
     "--modules",
@@ -220,7 +220,7 @@ def record(
 def _recorded(
     program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
 ) -> int:
-    """Run the program, then write the report or store its runs.
+    """Run the program, then write the report or store the program's runs.
 
     Returns the program's exit code or, if that is 0, attn's own.
     """
@@ -322,7 +322,7 @@ def _note_failures(folder: Path) -> bool:
 
 
 def _refuse_unwritable(path: Path | None) -> None:
-    """Raise WriteError before the program starts if its report could not be written afterwards."""
+    """Raise WriteError before the program starts if the report could not be written afterwards."""
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
         raise WriteError(f"-o {path}: cannot be written: Permission denied")
 
@@ -370,7 +370,7 @@ def _ended_within(running: "subprocess.Popen[bytes]", seconds: float | None) -> 
 
 @contextmanager
 def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]":
-    """Forward signals to a program within this context; yield a function to call once it has started.
+    """Forward signals to a program within this context; yield a function to call after the program's start.
 
     Signals that are ignored, as under nohup, stay ignored.
     """

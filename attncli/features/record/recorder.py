@@ -74,7 +74,7 @@ class Recorder:
         return bool(self.modules)
 
     def take(self, call: HeardCall) -> None:
-        """Measure a call, or add it to the text that it continues."""
+        """Measure a call, or add the call to the text that it continues."""
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             layer = call.attention
             if isinstance(layer, AttentionLayer) and call.kind == "self":

@@ -31,8 +31,8 @@ SIZES = struct.Struct("<II")
 class WrittenRun(NamedTuple):
     """A run as a process wrote it.
 
-    `process` is the name of its file without the suffix (PROCESS.RANK), `number` is its number in that file,
-    and `environment` holds the versions that computed it.
+    `process` is the name of the run's file without the suffix (PROCESS.RANK), `number` is its number in the
+    file, and `environment` holds the versions that computed it.
     """
 
     process: str
@@ -42,7 +42,7 @@ class WrittenRun(NamedTuple):
     values: np.ndarray
 
     def name(self, number: int) -> str:
-        """Return the name of the run in a store, with the rank of its process if there is one: `rank1:12`."""
+        """Return the name of the run in a store, with the rank of the process if it has one: `rank1:12`."""
         rank = self.process.rpartition(".")[2]
         return f"rank{rank}:{number}" if rank else str(number)
 

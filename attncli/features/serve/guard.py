@@ -159,7 +159,7 @@ class Guard:
 
 
 def read_once(scope: Scope) -> dict[bytes, bytes] | None:
-    """Return the headers of a request, or None if it repeats a header that is checked."""
+    """Return the headers of a request, or None if the request repeats a header that is checked."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in headers and name in ONCE:

@@ -80,8 +80,8 @@ class Waiting:
     def replaces(self, older: "Waiting") -> bool:
         """Return True if an older question is obsolete because this question repeats it or has a new text.
 
-        Questions about next tokens do not count, because the page asks them itself after each user's
-        question.
+        Questions about next tokens do not count, because the page itself asks for the next tokens after each
+        question of the user.
         """
         ours, theirs = self.question, older.question
         has_other_text = ours.text != theirs.text and ours.ask != "next"
@@ -89,7 +89,7 @@ class Waiting:
 
 
 Answering = Callable[[Question, Event, Callable[[str], None]], None]
-"""Sends the lines that answer a question; once the event is set, it ends as soon as it can."""
+"""Sends the lines that answer a question; once the event is set, it ends as soon as possible."""
 REPLACED = json.dumps({"replaced": True})
 HAS_STOPPED = json.dumps({"stopped": True})
 WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})

@@ -137,7 +137,7 @@ class ServedModel:
         return [*asks, "why"]
 
     def about(self) -> dict[str, Any]:
-        """Return information about the model for the page, with a remark on questions it cannot answer."""
+        """Return what the page says about the model, with a remark on questions that it cannot answer."""
         has_decoder = self.pretrained.has_decoder
         remark = "" if self.pretrained.predicts == "next" else NO_NEXT
         if "next" in self.asks and "why" not in self.asks:
@@ -232,7 +232,7 @@ class ServedModel:
             return run_loaded(spec, pretrained, None, heard)
 
     def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str, str]:
-        """Explain the chosen or the most likely next token; return the report, its name and its title."""
+        """Explain the chosen or the most likely next token; return the report, with its name and title."""
         spec, reading = self._spec(question), self._reading(question, pretrained)
         probabilities = self.known.get(pretrained, reading, question.heads)
         token = int(probabilities.argmax()) if question.token is None else question.token

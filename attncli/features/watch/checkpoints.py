@@ -196,7 +196,7 @@ class CheckpointSurveys:
         return count
 
     def _survey(self, step: int, checkpoint: Checkpoint) -> bool:
-        """Survey a checkpoint unless it is in the store already. Returns True if it was surveyed now."""
+        """Survey a checkpoint unless the store has it already. Returns True if it was surveyed now."""
         from attncli.features.watch.training_steps import content_key, measured_step, store_step
         from attncli.runs.runner import Session
 

@@ -225,7 +225,7 @@ class Watch:
     def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
         """Return a callback for the Trainer of transformers or Lightning that calls `step`, then `close`.
 
-        With transformers, the loss of a step is the one logged at that step, if any. With Lightning, it is
+        With transformers, the loss of a step is the loss logged at that step, if any. With Lightning, it is
         the loss of the batch that ended the step. Raises UserError if Lightning is not installed.
         """
         return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
@@ -348,7 +348,7 @@ def _unwrapped_model(model: Any) -> PreTrainedModel:
 def _unwrapped_module(model: Any) -> nn.Module:
     """Return the module inside a torch.compile, DDP or DataParallel wrapper.
 
-    Raises UserError if it is not a module, or if its weights are split over processes.
+    Raises UserError for anything but a module, and for a module whose weights are split over processes.
     """
     inner = model
     while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
@@ -386,7 +386,7 @@ class _TextProbe:
 
 
 class _InputsProbe:
-    """Measures any other module by calling it with its inputs and recording its attention."""
+    """Measures any other module by calling the module with the inputs and recording its attention."""
 
     def __init__(self, module: nn.Module, inputs: Any) -> None:
         self._module, self._inputs = module, _copied(inputs)
@@ -459,7 +459,7 @@ def _copied(inputs: Any) -> Any:
 
 
 def _size(tensor: torch.Tensor) -> str:
-    """Describe a tensor by its size and type: `1 × 48 int64`."""
+    """Describe a tensor by size and type: `1 × 48 int64`."""
     sizes = " × ".join(map(str, tensor.shape)) or "1"
     return f"{sizes} {str(tensor.dtype).removeprefix('torch.')}"
 
@@ -523,7 +523,7 @@ def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resum
         raise UserError(f"store: {path} has runs that are not training steps: use another name")
     have = f"{path} has steps {steps[0]} to {steps[-1]} of a training run"
     if not resume:
-        raise UserError(f"store: {have}: use another name, or resume=True to continue it")
+        raise UserError(f"store: {have}: use another name, or resume=True to continue the run")
     with reading(path) as reader:
         stored = reader.step_texts()
     models = {model_of(settings) for settings, _ in stored}
@@ -536,7 +536,7 @@ def _trainer_callback(watch: Watch) -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class WatchTrainer(TrainerCallback):
-        """Calls `step` at the beginning, after each step, and at the end; a loss is logged after its step."""
+        """Calls `step` at the beginning, after each training step and at the end; losses come later."""
 
         logged: tuple[int, Any] | None = None
         """The step of the last logged loss, and the loss."""

@@ -107,8 +107,8 @@ KEEP = replace(
 )
 FOLLOW = flag(
     "--follow",
-    "For checkpoints: continue with new ones until Ctrl-C. For a store: wait until a training run creates "
-    "it.",
+    "For checkpoints: continue with new checkpoints until Ctrl-C. For a store: wait until a training run "
+    "creates the store.",
     everyday="continue with new checkpoints, or wait for a store",
 )
 NOT_FOR_CHECKPOINTS = (
@@ -361,7 +361,7 @@ def show_store(
 
 
 def _wait_for(path: Path) -> None:
-    """Wait until a training run creates its store, or until Ctrl-C is pressed."""
+    """Wait until a training run creates the store, or until Ctrl-C is pressed."""
     message = f"{path.name}: no such file yet: waiting for the training run (Ctrl-C to stop)"
     with progress_line() as line:
         if not line.is_terminal:
@@ -385,7 +385,7 @@ HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @contextmanager
 def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]]:
-    """Switch to a separate screen within this context, until Ctrl-C; yield a function that redraws it."""
+    """Show a separate screen within this context, until Ctrl-C; yield a function that redraws the screen."""
     write = load_view("table")
     on_screen = ""
 

@@ -167,10 +167,11 @@ def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterato
 
 def _last(lines: Sequence[str], count: int) -> list[Section]:
     """Return the last lines, with the total number of steps if some lines are left out."""
-    what, every = "changes of patterns", f"{len(lines)} steps: --show changes"
+    what = "changes of patterns"
     if not count:
-        return [Paragraph(f"Not shown: {what} at {every}.", "note")]
-    title = what if count == len(lines) else f"{what} at the last {count} of {every}"
+        return [Paragraph(f"Not shown: {what} at {len(lines)} steps. See --show changes.", "note")]
+    last = f"{what} at the last {count} of {len(lines)} steps (see --show changes)"
+    title = what if count == len(lines) else last
     return [Drawing(title, lines[-count:])]
 
 
@@ -214,7 +215,7 @@ class LinesOverSteps(Element):
             fitting = set(map(id, by_worth[:count]))
             yield _grid([line for line in lines if id(line) in fitting], display)
             if left_out := len(lines) - len(fitting):
-                yield Paragraph(f"Not shown: {counted(left_out, 'more line')}: --show all.", "note")
+                yield Paragraph(f"Not shown: {counted(left_out, 'more line')}. See --show all.", "note")
 
         every = len(lines)
         yield Elastic(sections, self.usual or every, LEAST_LINES, every, rank=1)

@@ -321,14 +321,14 @@ def test_compiled_functions_run_uncompiled_with_a_note(x: Tensor) -> None:
 
     _, calls, listener = heard(program)
     assert not compiled and len(calls) == 1
-    assert listener.notes() == ["Compiled code ran uncompiled while it was recorded."]
+    assert listener.notes() == ["Compiled code ran uncompiled during the recording."]
     assert torch.compile is before
     program()
     assert compiled
     # It is said of what was compiled before, too, and not of flex_attention alone, which compiles itself.
     step = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x), backend=backend)
     _, calls, listener = heard(lambda: step(x))
-    assert len(calls) == 1 and listener.notes() == ["Compiled code ran uncompiled while it was recorded."]
+    assert len(calls) == 1 and listener.notes() == ["Compiled code ran uncompiled during the recording."]
     many = torch.randn(1, 2, 16, 8)
     _, calls, listener = heard(lambda: flex_attention(many, many, many))
     assert len(calls) == 1 and not listener.notes()

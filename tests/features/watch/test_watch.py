@@ -442,7 +442,7 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
     assert "largest max score" in text and "layer 1" in text
     assert ("\nNot shown: changes of patterns at 2 steps: " in text) == (lines < 50)
-    assert ("more lines: --show all." in text) == (lines == 16)
+    assert ("more lines. See --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
     assert "Next, with attn watch: --follow" in stream.getvalue()

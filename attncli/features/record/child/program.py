@@ -92,7 +92,7 @@ class ListeningProcess(ABC):
         self.keep(call)
 
     def write_if_due(self) -> None:
-        """Write the recording if a few seconds have passed since it was last written."""
+        """Write the recording if a few seconds have passed since the last write."""
         if (begun := time.monotonic()) < self._due_at:
             return
         if self._written is None and parent_process() is not None and self.listener.running.stack:

@@ -109,7 +109,7 @@ def _is_one(factor: Tensor) -> bool:
 
 
 def _scaled(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
-    """Follow weights times a factor per row or key, or times values before the sum of their product."""
+    """Follow weights times a factor per row or key, or times values in a product that is summed later."""
     result = call.result
     assert isinstance(result, Tensor)
     arguments = (*call.arguments, *call.named.values())

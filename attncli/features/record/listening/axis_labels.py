@@ -154,7 +154,7 @@ def aligned(tensor: Tensor, axes: TensorAxes) -> TensorAxes:
 
 
 def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]) -> Tensor | None:
-    """Return the tensor with one axis per label (size 1 for labels it lacks), or None if it has other labels.
+    """Return the tensor with one axis per label (size 1 for missing ones), or None if it has other labels.
 
     If the tensor has only part of a label, that part is repeated, as for heads that share keys.
     """
@@ -192,7 +192,7 @@ def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]
 
 
 def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
-    """Return the axes after a function that reorders them."""
+    """Return the axes after a function that reorders axes."""
     before = torch.empty(*range(2, 2 + len(axes)), device="meta")
     after = move(before)
     assert isinstance(after, Tensor)

@@ -40,7 +40,7 @@ NEAR_ONE = 1e-3
 
 
 def scores_after(facts: Scores, tensor: Tensor, call: TorchCall) -> Iterator[tuple[Tensor, Scores | None]]:
-    """Yield each result of a function of scores with its facts, or None if the result is no longer scores."""
+    """Yield each result of a function of scores with its facts, or with None if it is no longer scores."""
     function, result = call.function, call.result
     if function in VIEWS:
         for view in result if isinstance(result, tuple | list) else (result,):

@@ -112,7 +112,7 @@ class Scores:
     - `labels`: the product's labels in order, including axes of size 1. `dims`: the labels that were summed.
     - `features`: the labels that are features of a projection.
     - `left_tokens`, `right_tokens`: the labels that may be each tensor's tokens, the likeliest first.
-    - `is_plain`: False if the scores were mixed or cut, so that the product no longer determines them.
+    - `is_plain`: False if the scores were mixed or cut, so that the product no longer determines the scores.
     - `feature_ratio`: the ratio for the query, as in `CallHint`.
     - `through`: the last elementwise function.
     - `shifted`: the scores before a number per row was subtracted, until they change again.
@@ -285,7 +285,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Blank:
-    """A new tensor with the axes of scores or weights, to which they may be assigned."""
+    """A new tensor with the axes of scores or weights, to which scores or weights may be assigned."""
 
     like: "Scores | Weights"
 
@@ -324,7 +324,7 @@ def over_axis(line: str, scores: Tensor, axis: int) -> str:
 
 
 def write_count(tensor: Tensor) -> int | None:
-    """Return the number of writes to a tensor, or None if torch does not count them."""
+    """Return the number of writes to a tensor, or None if torch does not count writes."""
     return None if tensor.is_inference() else tensor._version
 
 
@@ -351,7 +351,7 @@ def merged_projections(parts: Sequence[Projected]) -> Projected:
 
 
 def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
-    """Return the labels of a tensor's axes after a function, or None if they are lost."""
+    """Return the labels of a tensor's axes after a function, or None if the labels are lost."""
     if call.function in EXPANSIONS:
         return broadcast(axes, result.shape)
     if call.function in SHAPES:
@@ -371,7 +371,7 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
 def read_attention(
     facts: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
-    """Return the attention whose weights are multiplied by values, or None if its axes are ambiguous.
+    """Return the attention whose weights are multiplied by values, or None if the axes are ambiguous.
 
     Raises NotHeard if several softmaxes were joined into rows that are not shares.
     """

@@ -53,7 +53,7 @@ def flex_call(
     num_texts, num_heads, num_queries = query.shape[:3]
     shape = (num_texts, num_heads, num_queries, key.shape[2])
     if prod(shape) > MOST_SPLIT:
-        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large for its mask to be computed")
+        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to compute its mask")
     mask = flex_attention.create_mask(block_mask[-1], *shape, device=str(query.device))
     if score_mod is not flex_attention._identity:
         repeated = key.repeat_interleave(shape[1] // key.shape[1], dim=1)

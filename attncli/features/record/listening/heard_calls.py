@@ -110,7 +110,7 @@ class CallReader:
         hint: CallHint,
         step: int,
     ) -> HeardCall:
-        """Return the call `number` of a module at a training step. Raises NotHeard if it cannot be read."""
+        """Return a module's call `number` at a training step. Raises NotHeard for an unreadable call."""
         by_hand = read if isinstance(read, HandmadeAttention) else None
         tokens = read.weights if isinstance(read, HandmadeAttention) else read.query
         if not tokens.numel():

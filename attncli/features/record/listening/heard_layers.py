@@ -261,7 +261,7 @@ def hides_rows_by_numbers(
 def _reproduces(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
     """Return True if query, key and bias reproduce the weights, in some rows or in all.
 
-    Rows without keys are skipped, because a finite mask gives them weights.
+    Rows without keys are skipped, because a finite mask gives such rows weights.
     """
     num_queries = weights.shape[2]
     step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)

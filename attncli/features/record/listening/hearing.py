@@ -32,7 +32,7 @@ from attncli.features.record.listening.torch_calls import reading
 from attncli.features.record.listening.torch_paths import is_compiled, not_read
 from attncli.models.torch_functions import SOFTMAXES
 
-UNCOMPILED = "Compiled code ran uncompiled while it was recorded."
+UNCOMPILED = "Compiled code ran uncompiled during the recording."
 UNDETECTED = "no attention was detected in {}, which may compute attention in an unsupported way"
 ATTENTION_CLASS = re.compile(r"attention|attn(?!Adapter)", re.IGNORECASE)
 """Matches the class names of modules that compute attention, but not those of adapters of attention."""

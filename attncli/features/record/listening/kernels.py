@@ -1,6 +1,6 @@
 """The attention functions of flash_attn, xformers and sageattention, if a program has imported them.
 
-Each function is replaced in all modules by a wrapper that calls it and reads its attention.
+Each function is replaced in all modules by a wrapper that calls the function and reads its attention.
 """
 
 import sys
@@ -39,7 +39,7 @@ class NotHeard(Exception):
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Return the tensor without its gradient. Raises NotHeard if it is not a plain torch tensor with data."""
+    """Return a plain tensor without its gradient. Raises NotHeard for a tensor that cannot be read."""
     if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
         raise NotHeard("nested tensors and tensors without data cannot be read")
     if type(tensor) not in (Tensor, nn.Parameter):
@@ -100,7 +100,7 @@ def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *,
 def _bias_by_distance(slopes: Tensor, num_queries: int, num_keys: int) -> Tensor:
     """Return -slope |i + num_keys - num_queries - j|, Press et al. 2021 (2108.12409)."""
     if slopes.numel() * num_queries * num_keys > MOST_BIAS:
-        raise ValueError("the texts are too long for their distance bias to be computed")
+        raise ValueError("the texts are too long to compute their distance bias")
     places = torch.arange(num_queries, device=slopes.device).unsqueeze(-1) + num_keys - num_queries
     behind = (places - torch.arange(num_keys, device=slopes.device)).abs()
     return -slopes.reshape(-1, slopes.shape[-1], 1, 1) * behind

@@ -18,7 +18,7 @@ MOST_SOURCES = 4096
 
 
 class Origins:
-    """Facts about tensors; the facts about a tensor are dropped when it is freed."""
+    """Facts about tensors; the facts about a tensor are dropped when the tensor is freed."""
 
     def __init__(self) -> None:
         self._followed: dict[int, tuple[ref[Tensor], Followed]] = {}
@@ -36,7 +36,7 @@ class Origins:
         return entry[1] if entry is not None and entry[0]() is value else None
 
     def note(self, result: object, facts: Followed | None) -> None:
-        """Set the facts about one or several tensors; None stops following them."""
+        """Set the facts about one or several tensors; with None, the tensors are no longer followed."""
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):
                 self._note(tensor, facts)
@@ -74,7 +74,7 @@ class Origins:
     def is_self(self, left: Tensor, right: Tensor, *, same_length: bool) -> bool | None:
         """Return True if both tensors were made from one tensor, False if not, or None if that is unknown.
 
-        `same_length`: both have the same number of tokens.
+        `same_length`: both tensors have equally many tokens.
         """
         first, second = self.find(left), self.find(right)
         if not (isinstance(first, Projected) and isinstance(second, Projected)):

@@ -21,7 +21,7 @@ class TorchCall(NamedTuple):
     result: object
 
     def get(self, place: int, *names: str) -> object:
-        """Return an argument by its index or one of its names, or None if it is missing."""
+        """Return an argument by its index or one of its names, or None if the argument is missing."""
         if place < len(self.arguments):
             return self.arguments[place]
         return next((self.named[name] for name in names if name in self.named), None)
@@ -57,7 +57,7 @@ PARTS = functions_named(
     "unsafe_split",
 )
 VIEWS = MOVES | SHAPES | PARTS
-"""Functions that return the same numbers in another order, or a selection of the numbers."""
+"""Functions that return the numbers of a tensor in another order, or a selection of these numbers."""
 CATS = functions_named("cat", "concat", "concatenate")
 JOINS = CATS | functions_named("pad")
 SUMS = {
@@ -111,7 +111,7 @@ CARRYING = {
     *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
     *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
-"""Functions whose result is the same kind of tensor: scores, weights, or a projection."""
+"""Functions whose result is the same kind of tensor as their argument: scores, weights, or a projection."""
 VIEWING = MOVES | SHAPES | PARTS | CASTS
 SUBTRACTIONS = functions_named("sub", "subtract")
 NEGATIONS = functions_named("neg", "rsub")

@@ -87,7 +87,7 @@ def import_and_listen(folder: str) -> None:
 
 
 def leave(folder: str, name: str, text: str) -> None:
-    """Write a file for attn to read, if its folder still exists."""
+    """Write a file for attn to read, if the folder for such files still exists."""
     try:
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
