@@ -44,11 +44,11 @@ MAP_SHARE, ALL_SHARES, LEAST_BARS = 3, 5, 40
 TOKENS_PER_PAGE = 10
 MAX_KEYS = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
-NO_MODEL = "{} needs a model, not a saved report: attn browse TEXT --model MODEL"
+NO_MODEL = "{} needs a model, not a saved report: use attn browse TEXT --model MODEL"
 PROGRAM_HINTS = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
 MODEL_KEYS = {"a": "ablate", "w": "why", "e": "edit"}
 """The keys that need a model, with their actions. A program's report has no model."""
-NO_HEAD = "{} needs a head: t switches to other tensors, with heads"
+NO_HEAD = "{} needs a head: press t for tensors with heads"
 MEMORY_MESSAGE = "out of memory: use fewer tokens"
 POLL_SECONDS, PROGRESS_AFTER_SECONDS = 0.05, 0.2
 

@@ -37,7 +37,7 @@ MOST_LIMITED, LEAST_LIMITED = 10, 3
 LOST = ("kl", "loss", "needle")
 SIGNED = ("loss", "needle")
 MEANS = {
-    "kl": "kl (how far the predictions move), nats per token",
+    "kl": "kl (how far predictions move), nats per token",
     "loss": "increase in loss, nats per token",
     "needle": "increase in the needle's loss, nats per token",
 }

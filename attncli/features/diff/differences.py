@@ -49,7 +49,9 @@ def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
 def align_positions(axis: str, a: int, b: int) -> Alignment:
     """Align positions without tokens one to one. Raises UserError if their numbers differ."""
     if a != b:
-        raise UserError(f"diff: A has {a} entries along {axis} and B has {b}, but no tokens to align them")
+        raise UserError(
+            f"diff: A has {a} entries along {axis} and B has {b}, but there are no tokens to align them"
+        )
     return Alignment((), np.arange(a), np.arange(b))
 
 

@@ -122,8 +122,8 @@ DETECTABLE = (
 )
 NO_TORCH = "no attention was detected: the program's Python did not import torch"
 NO_PYTHON = (
-    "no attention was detected: the program started no Python, or one that ignores its environment "
-    "(python -I, -E, -S)"
+    "no attention was detected: the program started no Python, or only Python that ignores its "
+    "environment (python -I, -E, -S)"
 )
 LOST = "a process was ended by a signal or os._exit: {} not written"
 SETTINGS = "settings.json"
@@ -297,7 +297,7 @@ def _keep(folder: Path, runs: RunsIntoStore) -> int:
         note(f"{counted(count, 'run')} could not be written: {not_written[0][1]}")
     if runs.num_stored:
         if not all(map(_has_ended, folder.glob("*.state"))):
-            note(LOST.format("its last seconds are"))
+            note(LOST.format("its last seconds were"))
         path = runs.store.path
         ways_on = ", ".join(filter(is_offered, (f"attn results {path}", f"attn watch {path}")))
         note(f"{runs} ({ways_on})" if ways_on else str(runs))
@@ -412,7 +412,7 @@ def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expecta
     path, unmet = to.path, list[str]()
     for number, file in enumerate(reports, 1):
         if not _has_ended(file):
-            note(LOST.format("its last seconds are"))
+            note(LOST.format("its last seconds were"))
         if path is not None and len(reports) > 1 and path.is_file() is path.exists():
             to.path = path.with_name(f"{path.stem}.{_name(file, reports) or number}{path.suffix}")
         report = read_array_report(str(file))
@@ -444,7 +444,7 @@ def _why_nothing(folder: Path, spec: RecordSpec) -> str:
     if not states:
         return NO_TORCH
     if not all(map(_has_ended, states)):
-        return LOST.format("its recording is")
+        return LOST.format("its recording was")
     missed = _lines(folder, "*.silent")
     where = "" if spec.modules is None else f" in modules that match --modules {spec.modules}"
     return " ".join([f"no attention was detected{where}: {DETECTABLE}.", *missed]).removesuffix(".")

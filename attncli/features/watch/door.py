@@ -163,7 +163,7 @@ class Watch:
             return None
         is_later = self.last_step is None or step > self.last_step
         if not is_later:
-            after = f"step {step} comes after step {self.last_step}"
+            after = f"step {step} is measured after step {self.last_step}"
             self._warn("order", f"{after}, so it is not stored: count steps over all epochs")
         with self._undisturbed():
             measured = self._measured(step, self._number(loss))
@@ -339,8 +339,8 @@ def _unwrapped_model(model: Any) -> PreTrainedModel:
     if not is_peft_model and not any(isinstance(part, PreTrainedModel) for part in parts):
         name = type(model).__name__
         raise UserError(
-            f"model: must be a transformers PreTrainedModel (got {name}): for another module, pass the "
-            "inputs to call it with at each measured step: attncli.Watch(model, inputs=x)"
+            f"model: must be a transformers PreTrainedModel (got {name}): for any other module, also "
+            "pass the inputs of the measured calls: attncli.Watch(model, inputs=x)"
         )
     return unwrapped(model)
 
@@ -421,8 +421,8 @@ class _InputsProbe:
             survey = heads_of_call(call, tokens=self._tokens)
         if survey is None:
             raise UserError(
-                f"model: no attention was detected in {spec.program}: neither torch's attention functions "
-                "nor a softmax whose result is multiplied by values"
+                f"model: no attention was detected in {spec.program}: the module called none of torch's "
+                "attention functions, and multiplied no result of a softmax by values"
             )
         return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
 

@@ -308,7 +308,7 @@ def show_watch(
         to = Destination(**values, is_stored=True)
         return show_store(Path(run[0]), head, expect, to, follow=follow, ships=ships)
     for name in filter(is_store_of_steps, run):
-        raise UserError(f"{name}: is a store, which must be the only argument: attn watch {name}")
+        raise UserError(f"{name}: is a store, which must be the only argument: use attn watch {name}")
     store = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
     to = Destination(**(values if store is None else {**values, OUTPUT.name: None}), experiment="watch")
     return watch_checkpoints(

@@ -250,7 +250,7 @@ def test_without_tokens_positions_are_aligned() -> None:
         return replace(run("self", num_tokens=num_tokens), tokens=())
 
     assert compare(nameless(3), nameless(3)).tokens == ()
-    with pytest.raises(UserError, match="A has 3 entries along query and B has 4, but no tokens"):
+    with pytest.raises(UserError, match="A has 3 entries along query and B has 4, but there are no tokens"):
         compare(nameless(3), nameless(4))
 
 

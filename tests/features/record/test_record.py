@@ -282,7 +282,7 @@ LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').lo
         (["-c", f"{LOOKED_FOR}{PROGRAM}"], HEARD),
         pytest.param(["-m", "program"], HEARD, marks=pytest.mark.nightly),
         pytest.param(["-c", "import program"], HEARD, marks=pytest.mark.nightly),
-        (["-I", "-c", "pass"], "one that ignores its environment (python -I, -E, -S)"),
+        (["-I", "-c", "pass"], "only Python that ignores its environment (python -I, -E, -S)"),
         (["-c", "import sys; assert 'torch' not in sys.modules"], "did not import torch"),
         pytest.param(
             ["-c", "import torch; torch.randn(2).softmax(0)"], NOTHING.strip(), marks=pytest.mark.nightly
@@ -310,7 +310,7 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> 
 def test_a_program_ended_by_a_signal_leaves_one_line(tmp_path: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), 15)\n", "-o", "run.json")
     assert ended.returncode == 128 + signal.SIGTERM and not (tmp_path / "run.json").exists()
-    words = "a process was ended by a signal or os._exit: its recording is not written\n"
+    words = "a process was ended by a signal or os._exit: its recording was not written\n"
     assert ended.stderr.decode() == words
 
 
@@ -379,7 +379,7 @@ os.kill(os.getpid(), 9)
     ended = record(tmp_path, program, "-o", "run.json")
     assert ended.returncode == 128 + 9 and len(modules(tmp_path / "run.json")) == 2
     lost, wrote = ended.stderr.decode().splitlines()
-    assert "its last seconds are not written" in lost and wrote == f"run.json: {HEARD}"
+    assert "its last seconds were not written" in lost and wrote == f"run.json: {HEARD}"
 
 
 @pytest.mark.nightly
@@ -594,7 +594,7 @@ def test_a_killed_program_leaves_its_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
-    assert "its last seconds are not written" in ended.stderr.decode()
+    assert "its last seconds were not written" in ended.stderr.decode()
 
 
 @pytest.mark.nightly
@@ -727,7 +727,7 @@ if len(sys.argv) < 2:
 """
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 0 and len(runs_of(tmp_path / "run.db")) == 2
-    assert "its last seconds are" in ended.stderr.decode()  # of the first program, which had no end
+    assert "its last seconds were" in ended.stderr.decode()  # of the first program, which had no end
 
 
 @pytest.mark.nightly

@@ -189,7 +189,7 @@ REFUSED = [
      "{}/empty: no checkpoints in it: a checkpoint is a model folder with a step number in its name, such as "
      "{}/empty/checkpoint-500"),
     (["watch", "{}/checkpoint-2", "a.db"],
-     "a.db: is a store, which must be the only argument: attn watch a.db"),
+     "a.db: is a store, which must be the only argument: use attn watch a.db"),
     (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
     (["watch", "owner/tiny@step*"],

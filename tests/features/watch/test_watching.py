@@ -637,7 +637,7 @@ def test_steps_that_start_again_are_reported_and_the_first_ones_kept(
     with attncli.Watch(small_model(), tokenizer, every=2, store=store, **FEW) as watch:
         for step in (0, 2):
             watch.step(step, loss=step)
-        with pytest.warns(RuntimeWarning, match="step 0 comes after step 2, so it is not stored"):
+        with pytest.warns(RuntimeWarning, match="step 0 is measured after step 2, so it is not stored"):
             assert watch.step(0, loss=9.0)
     assert steps_in(store).steps == [0, 2] and steps_in(store).losses() == [0.0, 2.0]
 
@@ -734,7 +734,7 @@ def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) 
     assert len(seen.heads) == 6
 
 
-NO_INPUTS = "for another module, pass the inputs to call it with at each measured step: attncli.Watch"
+NO_INPUTS = "for any other module, also pass the inputs of the measured calls: attncli.Watch"
 OF_OWN_MODELS = [
     ({}, NO_INPUTS),
     (
