@@ -99,7 +99,7 @@ MOUSE = ("Click to choose a head, a token, a pattern or the statistic to", "rank
 
 
 class HelpScreen(ModalScreen[None]):
-    """The list of keys. Any key closes it, and it scrolls on a small screen."""
+    """The list of keys. Any key closes the list, which scrolls on a small screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 

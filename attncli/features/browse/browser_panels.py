@@ -125,7 +125,7 @@ class Panel(ScrollView, can_focus=False):
         return None
 
     def clicked(self, line: int, x: int) -> bool:
-        """Handle a click on a line below the heading. Return True if it changed the choice."""
+        """Handle a click on a line below the heading. Return True if the click changed the choice."""
         return False
 
     def num_columns(self) -> int:

@@ -103,7 +103,7 @@ class PromptLayer:
         return weights[0]
 
     def even(self, scores: Float[Tensor, " key"]) -> CacheScores:
-        """Repeat the same scores for every head."""
+        """Repeat a layer's scores for every head."""
         return scores.to(self.attention.key.device).expand(self.num_kv_heads, -1)
 
 

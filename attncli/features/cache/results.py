@@ -13,7 +13,7 @@ class Lost(Record):
     """Changes in one run, relative to the full cache.
 
     kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, and needle
-    its rise for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
+    is that rise for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
     position `worst_at`.
     """
 
@@ -96,7 +96,7 @@ class LostTogether(Record):
 
 
 class CacheBaseline(Record):
-    """The losses and size of the full cache, and the numbers of first and last keys of a limited head."""
+    """The losses and size of the full cache, and how many keys a limited head keeps."""
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -184,7 +184,7 @@ class PromptBaseline(Record):
 class PolicyCosts(Result):
     """The changes with each policy at each budget, judged on the last tokens of a text.
 
-    If there are several budgets, `lines` has these numbers in one row per policy.
+    If there are several budgets, `lines` has these changes in one row per policy.
     """
 
     policies: Records[PolicyCost] = group()

@@ -53,11 +53,11 @@ SharesOfCache = Annotated[
     list[Budget], BeforeValidator(_split_numbers, json_schema_input_type=list[Budget] | Budget | str)
 ]
 BudgetsInHelp = Everyday(
-    "share of the cache to keep: finds the heads that keep all keys; several with --policy"
+    "the share of the cache to keep (several with --policy); attn finds the heads that keep all keys"
 )
 BUDGET_HELP = (
-    "share of the cache to keep: finds the heads that keep all keys; with `policy`, one or several shares "
-    "(default: 0.1,0.3,0.5)"
+    "the share of the cache to keep; attn finds the heads that keep all keys; with `policy`, one or several "
+    "shares (default: 0.1,0.3,0.5)"
 )
 Needle = Annotated[
     Text | None,

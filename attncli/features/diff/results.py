@@ -163,7 +163,7 @@ class ChangedStatistic(Record):
 
 
 class HeadDifference(Record):
-    """B - A for a head, with one column per statistic of both sides, or None if a side has no number."""
+    """B - A for a head, with one column per statistic of both sides (None if a side has no number)."""
 
     layer: int | None
     head: int | None

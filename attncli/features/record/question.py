@@ -97,10 +97,10 @@ GRID = option(
 )
 IMAGE = option(
     "--image",
-    "With --grid: the picture file.",
+    "The picture file; needs --grid.",
     "FILE",
     group="Input",
-    everyday="with --grid: the picture file",
+    everyday="the picture file; needs --grid",
     reads_file=True,
 )
 EXPECT = option(

@@ -44,11 +44,11 @@ MODEL_KEYS = ("model", "allow_download", "truncate", "dtype", "load", "device", 
 TEXT_KEYS = ("sentence", "file")
 PORT = option(
     "--port",
-    "The port on 127.0.0.1 to serve at (default: a free one).",
+    "The port on 127.0.0.1 to serve on (default: a free port).",
     "INTEGER",
     kind=int,
     min=1,
-    everyday="the port on 127.0.0.1 (default: a free one)",
+    everyday="the port on 127.0.0.1 (default: a free port)",
 )
 TEXT = argument("text", "The initial text of the page.", "TEXT", required=False)
 MODEL = "a folder, a .gguf file or a package's name (tiny-induction)"

@@ -16,7 +16,7 @@ from attncli.system.plain_text import counted
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
 STOPPED: tuple[AskedFor, ...] = ("ablate", "generate")
-"""Questions that may take long, so that a user can stop them."""
+"""Questions that may take long; a user can stop them."""
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
 MOST_HEADS, MOST_STEPS, MOST_NAMES = 4096, 1024, 64
 MOST_TOKEN = 2**31
@@ -89,7 +89,7 @@ class Waiting:
 
 
 Answering = Callable[[Question, Event, Callable[[str], None]], None]
-"""Sends the lines that answer a question; once the event is set, it ends as soon as possible."""
+"""Sends the lines that answer a question; once the event is set, the function ends as soon as possible."""
 REPLACED = json.dumps({"replaced": True})
 HAS_STOPPED = json.dumps({"stopped": True})
 WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})

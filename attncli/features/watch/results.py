@@ -9,7 +9,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 class TrainingStep(Record):
     """A training step: its loss, and statistics over all heads (None if no head has a number).
 
-    Each pattern adds a column with the number of heads that show it, such as `induction_heads`.
+    Each pattern adds a column with the number of heads that show the pattern, such as `induction_heads`.
     """
 
     step: int

@@ -59,7 +59,7 @@ GAP_CELL = " "
 def sparkline(
     values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
 ) -> str:
-    """Return one character per number, or per group's maximum (or minimum), with a gap for no number.
+    """Return a character per number, or per group's maximum (or minimum); groups without numbers are gaps.
 
     The lowest block stands for 0 or the smallest negative number, and the highest for the largest number (1
     for shares), so that small changes look small.

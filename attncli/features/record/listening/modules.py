@@ -203,7 +203,7 @@ class RunningModules:
         raise AssertionError("some number is free")
 
     def _names(self, root: nn.Module) -> dict[int, str]:
-        """Return the names in an outermost module, or in an earlier outermost module that contains it."""
+        """Return the names of modules in an outermost module, or in an earlier one that contains it."""
         for earlier, names in self._paths.items():
             if id(root) in names and earlier is not root and names[id(root)]:
                 return names
