@@ -37,7 +37,7 @@ MISTAKES = [
     ("self --format png -o x.csv", "-o x.csv: .csv is for --format csv (got --format png)"),
     ("self -o x.xyz", f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)} unless --format is given"),
     ("self -o ''", "-o: must be a file name (got an empty text)"),
-    ("multihead --embed-dim 16 --num-heads 3", "--embed-dim (16) must be divisible by --num-heads (3); or set --head-dim"),
+    ("multihead --embed-dim 16 --num-heads 3", "--embed-dim (16) must be divisible by --num-heads (3) unless --head-dim is set"),
     ("multihead --projection none --num-heads 3 --embed-dim 63 --head-dim 21", "--head-dim: cannot be combined with --projection none"),
     ("self --num-tokens 3 --sentence a", "--num-tokens: cannot be combined with --sentence: give one of them"),
     ("self 'a b' --sentence c", "--sentence: cannot be combined with the argument (a b): give one of them"),
@@ -148,7 +148,7 @@ MISTAKES = [
     ("self --config command.yaml", "command.yaml:1:1: command: unknown key: name the command with experiment: self"),
     ("heads --config heads.yaml", "heads.yaml:2:1: heads: must be LAYER:HEAD, such as 5:11 (got 2)"),
     ("heads --config deep.yaml", "deep.yaml:2:1: model: no such folder: ./nowhere"),
-    ("multihead --num-heads 7", "--num-heads: --embed-dim (64) must be divisible by --num-heads (7); or set --head-dim"),
+    ("multihead --num-heads 7", "--num-heads: --embed-dim (64) must be divisible by --num-heads (7) unless --head-dim is set"),
     ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: use --file t.txt for a text"),
     ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
     ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
@@ -158,7 +158,7 @@ MISTAKES = [
     ("show report.json", "report.json: is a database: if it is a store, use attn results, watch or heads --store to show it"),
     ("self --file picture.png", "--file: picture.png is a picture, not text: use attn heads --image to read it"),
     ("self --file wide.txt", "--file: wide.txt is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"),
-    ("generate --chat", "--chat: tiny-induction has no chat template: leave --chat out"),
+    ("generate --chat", "--chat: tiny-induction has no chat template: omit --chat"),
     ("pitfalls late", "--pitfall: got late (did you mean 'late-mask'?): must be one of softmax-twice, no-scaling, uniform-projections, merged-heads, vocabulary-labels, wrong-axis or late-mask"),
 ]
 # fmt: on

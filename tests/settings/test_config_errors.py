@@ -158,7 +158,7 @@ steps:
         "must be one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, separate, circuit, pitfalls",
         "x.yaml:13:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, separate, circuit, pitfalls",
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
-        "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3); or set head_dim",
+        "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3) unless head_dim is set",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
         "x.yaml:21:5: head_dim: cannot be combined with projection none",
         "x.yaml:22:5: defaults: must be at the top level of the file, next to `steps:`",
