@@ -127,9 +127,9 @@ class View(NamedTuple):
 class LayerSource(NamedTuple):
     """A source of layers for modules that mix tokens without a softmax.
 
-    `capture` is the place of an attncli.models.layer_sources.Capture, a function that takes such modules.
-    `mixers` maps attn's name of each kind of mixer that it supports to a regular expression for class names
-    in transformers, which is empty if attn knows the classes.
+    `capture` is the import path of an attncli.models.layer_sources.Capture, a function that takes such
+    modules. `mixers` maps attn's name for each kind of mixer that it supports to a regular expression that
+    matches class names in transformers, or to an empty one if attn knows the classes.
     """
 
     capture: str

@@ -139,7 +139,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
 def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
-    """Raise UserError for a file name where a text is meant, or for a flag written with a long dash.
+    """Raise UserError if the text looks like a file name, or like a flag typed with a long dash.
 
     `keys` are the settings of the command, which may read files of other kinds.
     """

@@ -390,7 +390,7 @@ class Destination:
                 raise RunError(f"--open: the browser could not be started: open {self.path} yourself")
 
     def _is_walked(self) -> bool:
-        """Return True to show an explanation step by step: if it is whole and the terminal is interactive."""
+        """Return True if a complete explanation is to be shown step by step in an interactive terminal."""
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()

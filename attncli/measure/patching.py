@@ -163,7 +163,7 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         if (now := body.config._attn_implementation) != attention:
             raise UserError(
                 f"heads: the attention of {pretrained.name} was set to {now} while its heads were changed: "
-                "set it before that"
+                "set it before changing them"
             )
         if not has_run.isdisjoint((body, whole)):
             _check_met(pretrained, named_changes)

@@ -382,7 +382,7 @@ def numbers_at(
 
 
 def naming_columns(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
-    """The statistics that decide heads' patterns."""
+    """The statistics that determine each head's pattern."""
     return {name: heads.numbers(name) for name in NAMING if name in heads.cells}
 
 

@@ -15,7 +15,7 @@ from attncli.models.removal import ModelHead, head_index
 def seen_by(
     attention: AttentionLayer, head: int, queries: Int[Tensor, " query"]
 ) -> Bool[Tensor, "query key"]:
-    """The keys that some queries of a head see; a model's own mask may differ between heads."""
+    """The keys that the given queries of a head see; a model's own mask may differ between heads."""
     keys = torch.arange(attention.shape[3], device=queries.device)
     seen: Tensor = attention.visibility.block(queries, keys)[0]
     return seen if attention.rules.bias is None else seen & (_score_bias(attention)[head, queries] > HIDES)

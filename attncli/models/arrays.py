@@ -262,7 +262,7 @@ TOKENS = "tokens"
 
 
 def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """Return the tokens stored beside weights of this shape, or () unless each axis has one per token."""
+    """Return the tokens stored beside weights of this shape, or () if any axis has another length."""
     tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 

@@ -301,7 +301,8 @@ def _loaded_by_transformers(
             loaded, wrong = _loaded(second_class, path, options, where, stays)
     if wrong:
         raise UserError(
-            f"model: {model}: {len(wrong)} weights are missing or have the wrong shape, such as {wrong[0]}"
+            f"model: {model}: weights that are missing or have the wrong shape: {wrong[0]}"
+            f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}"
         )
     name = short_name(model)
     body = model_body(loaded)

@@ -70,7 +70,7 @@ class WeightFile:
         except OSError as error:
             raise UserError(f"model: {self.path}: cannot be read: {error.strerror}") from None
         if done < len(buffer) or self._now() != self._state:
-            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+            raise UserError(f"model: {self.path}: changed while it was being read: run the command again")
 
     def mapped(self, offset: int, size: int) -> np.ndarray:
         """Map bytes from an offset on into the pages of the file; writes to them stay in this process.
@@ -78,7 +78,7 @@ class WeightFile:
         Raises UserError if the file has changed.
         """
         if self._now() != self._state:
-            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+            raise UserError(f"model: {self.path}: changed while it was being read: run the command again")
         with os.fdopen(os.dup(self._file), "rb") as file:
             return np.memmap(file, np.uint8, "c", offset, (size,))
 

@@ -169,9 +169,9 @@ def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
 def _with_needle(
     text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
 ) -> str:
-    """Insert the needle into the text, after the last sentence that ends within the share `depth`.
+    """Insert the needle after the last sentence that ends within the first share `depth` of the text.
 
-    If `length` is set, the text is cut first.
+    If `length` is set, the text is first cut to this number of tokens.
     """
     text = text.strip()
     if length is not None:

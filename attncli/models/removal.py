@@ -210,9 +210,9 @@ def heads_removed(
 ) -> Iterator[None]:
     """Inside the block, remove the named heads from this thread's runs of the model.
 
-    Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a head
-    that the model does not have. If a run may end early (not `runs_whole`), heads of layers that did not run
-    are not checked.
+    Heads without a softmax are named as in `head_index`. Raises UserError, naming the setting `key`, for a
+    head that the model does not have. If a run may end early (not `runs_whole`), heads of layers that did not
+    run are not checked.
     """
     if not names:
         yield

@@ -473,7 +473,7 @@ def _cache_options(
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(
-            f"prefill_chunk: {kind} may give other results if it reads in chunks: omit `prefill_chunk`"
+            f"prefill_chunk: {kind} may give different results if it reads in chunks: omit `prefill_chunk`"
         )
     if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK

@@ -18,7 +18,7 @@ LARGEST_WHOLE = 2**63 - 1
 def as_array(values: Any, num_axes: int) -> np.ndarray:
     """Convert lists nested `num_axes` deep to an array; null becomes NaN, or -1 among whole numbers.
 
-    Whole numbers stay whole if none is negative. An array must meet the same conditions.
+    Whole numbers stay whole if none is negative. If the values are already an array, the same rules apply.
     """
     if isinstance(values, np.ndarray):
         return _checked(values, num_axes)

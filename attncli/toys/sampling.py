@@ -105,7 +105,7 @@ Drawn = TypeVar("Drawn")
 
 
 class Draws:
-    """A generator and the table of a vocabulary, which one experiment passes on to the next."""
+    """A generator and a vocabulary table, both passed on from one experiment to the next."""
 
     def __init__(self, generator: torch.Generator, progress: Progress | None = None) -> None:
         self.generator = generator

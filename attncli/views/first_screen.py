@@ -25,6 +25,7 @@ from attncli.views.report_sections import (
     TensorTables,
     notes_in,
     place_columns,
+    requested_top,
     shortenable_names,
     split_header,
     statistic_columns,
@@ -383,6 +384,7 @@ class Ranked(Element):
             count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
         )
         most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
+        least = requested_top(report) or least  # a number that the user sets is shown, even if it does not fit
         yield Elastic(
             lambda count: self._sections(report, rows[:count], len(rows), display) if count else (),
             min(usual, len(rows)),

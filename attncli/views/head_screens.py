@@ -83,7 +83,10 @@ def pattern_letter(pattern: object) -> str:
 
 
 def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, display: Display) -> Elastic:
-    """Return the table of patterns. Patterns that do not fit, like those without heads, follow in a line."""
+    """Return the table of patterns.
+
+    Patterns that do not fit are listed on a line below the table, as are those without heads.
+    """
     survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row.heads]
     # The least informative patterns are dropped first; among equals, the one shown least clearly.
@@ -400,7 +403,7 @@ MOST_HEADS = 16
 
 
 def _lists_heads(report: Report) -> bool:
-    """Return True if the heads themselves are to be listed: sorted or requested, or with no known pattern."""
+    """Return True if the heads themselves are listed: sorted, requested, or without a known pattern."""
     survey = report.result_of(HeadSurvey)
     is_listed = not survey.patterns or bool(report.spec.get("table")) or is_cut(report)
     return bool(survey.heads) and is_listed

@@ -172,10 +172,10 @@ def change_config(folder: Path, **settings: object) -> None:
     [
         ({"model_type": "no-such-model"}, "cannot be loaded"),
         ({"hidden_size": "wide"}, "cannot be loaded"),
-        ({"hidden_size": 64}, "weights are missing or have the wrong shape"),
+        ({"hidden_size": 64}, "weights that are missing or have the wrong shape"),
         ({"use_return_dict": True}, "cannot be loaded"),
         ({"rope_scaling": "x"}, "cannot be loaded"),
-        ({"intermediate_size": 0}, "weights are missing or have the wrong shape"),
+        ({"intermediate_size": 0}, "weights that are missing or have the wrong shape"),
         (
             {"hidden_size": 4 * 10**7},
             "config.json: describes more than 1,076 MB of weights, but its files have 0.1 MB",

@@ -38,7 +38,7 @@ REASONS = {
     "'NoneType' object has no attribute": NEEDS_MORE,
     "million parameters": "has no tiny configuration",
     "requires the": "needs another package",
-    "may give other results if it reads in chunks": "--prefill-chunk: may give other results",
+    "may give different results if it reads in chunks": "--prefill-chunk: may give other results",
     "cannot continue a text by transformers' generate": "transformers' own generate fails on it",
     "it is not a decoder": "no head that predicts the next token",
     "its blocks do not have one attention layer each": "blocks without attention, or with several",

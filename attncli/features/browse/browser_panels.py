@@ -548,7 +548,7 @@ class StatisticsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """Return the number of statistics of the head, and of the row or key with its title."""
+        """Return the number of lines: the head's statistics, and those of the row or key with its title."""
         return len(self._lines())
 
     def line(self, number: int, width: int) -> list[Segment]:

@@ -421,7 +421,7 @@ def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: 
         size = f"a limited head keeps {limit.sink} + {limit.window} keys"
         instead = "use a longer text, or a smaller `sink` or `window`"
         raise UserError(
-            f"window: {size}, but no judged token sees more than {counted(most_seen, 'key')}: {instead}"
+            f"window: {size}, but no evaluated token sees more than {counted(most_seen, 'key')}: {instead}"
         )
     return limit
 

@@ -28,7 +28,7 @@ SHARE_NOTE = (
     "share: for K and Q, the part of a head's score (relative to an average key) that an earlier head "
     "wrote on the key or query; for V, the earlier head's part of the output. "
 )
-LOGIT_NOTE = "logit: the effect through the edge on the logit of the most likely next token."
+LOGIT_NOTE = "logit: the effect of the edge on the logit of the most likely next token."
 STRENGTH_NOTE = "strength: the share times the head's mean weight on the keys after the first."
 WEIGHTS_NOTE = (
     "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. W2 includes the gains of "

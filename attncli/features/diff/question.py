@@ -401,7 +401,7 @@ PARAMETERS = (
     ),
     argument(
         "b",
-        "Like A. Without B, A is compared with itself under the settings of --set.",
+        "Like A. Without B, A is compared with itself with the settings of --set applied.",
         "B",
         required=False,
         reads_file=True,
@@ -417,7 +417,7 @@ PARAMETERS = (
         "A setting of B. Repeatable.",
         "KEY=VALUE",
         kind=list[str],
-        everyday="a setting of B; may be repeated",
+        everyday="a setting for B; may be repeated",
     ),
 )
 
@@ -506,7 +506,7 @@ def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoT
     for side in filter(is_file, (a, b)):
         raise UserError(f"--model: compares two texts, but {side} is a file: omit --model, or use two texts")
     for value in overrides.values():
-        raise UserError(f"{value.where}: does not apply to two texts that --model compares")
+        raise UserError(f"{value.where}: does not apply if --model compares two texts")
     settings = {"model": Given(model, "--model", is_flag=True)}
     settings |= {key: Given(text, key.upper(), is_flag=True) for key, text in (("a", a), ("b", b))}
     return build_spec(TwoTextsSpec, settings)

@@ -33,7 +33,7 @@ NO_TEXT_SOURCES = TextSource("sentence", None), TextSource("context", None)
 
 Compare = Annotated[
     bool,
-    Everyday("compare ways to read with removal"),
+    Everyday("compare each ranking with removal"),
     Field(
         description="compare ways to read a model with the losses without each source (for an encoder: of "
         "its class, masked word or similarity; with `image`: of a picture); for a file of "

@@ -99,7 +99,7 @@ WHERE = option(
     'a value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='require a condition, such as "causal = true" or "head = 5:11"; may be repeated',
+    everyday='keep only what meets a condition, such as "causal = true" or "head = 5:11"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
@@ -122,10 +122,10 @@ SORT = option(
     "--sort",
     "Sort the rows by this number, the largest first.",
     choices=GROUP_SUMMARY,
-    everyday="sort by this number, the largest first",
+    everyday="sort by this number, largest first",
 )
 ASCENDING = flag(
-    "--ascending", "With --sort: the smallest first.", everyday="with --sort: the smallest first"
+    "--ascending", "With --sort: the smallest first.", everyday="with --sort, the smallest first"
 )
 TOP = option(
     "--top", "Show only the first N rows.", "N", kind=int, min=1, everyday="show only the first N rows"

@@ -107,7 +107,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
         if isinstance(first_text, TokenIds):
-            raise UserError("file: must contain text, which the page shows (got token ids)")
+            raise UserError("file: must contain text for the page to show (got token ids)")
         served = opened_model(spec, given)
         about = served.about()
         is_shipped = spec.model is None and not first_text

@@ -55,7 +55,7 @@ def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> lis
 
 
 def cache_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
-    """Cache the retrieving heads or their absence. Return the path, or None if there is no cache file."""
+    """Cache the retrieval heads or their absence. Return the path, or None if there is no cache file."""
     chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
     return write_cache_file(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
 

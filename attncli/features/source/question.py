@@ -142,7 +142,7 @@ def _notes(
 ORDERS = {
     "lost": "the loss without them",
     "effect": "their effect",
-    "retrieving_heads": "the weight of the retrieving heads",
+    "retrieving_heads": "the weight of the retrieval heads",
     "all_heads": "the weight of all heads",
 }
 
@@ -170,7 +170,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
 def report_heads(
     spec: RetrievingHeadsSpec, reading: "Reading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    """Build the report on the retrieving heads, which are cached for the model."""
+    """Build the report on the retrieval heads, which are cached for the model."""
     from attncli.features.source.door import retrieving_heads
     from attncli.runs.report_parts import build_report
 

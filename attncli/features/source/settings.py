@@ -43,9 +43,9 @@ def _default_split(data: dict[str, Any]) -> Literal["document", "line", "sentenc
 
 NamedHeads = Annotated[
     Annotated[str, BeforeValidator(_joined_heads)] | None,
-    Everyday("the retrieving heads, such as 18:6,14:3"),
+    Everyday("the retrieval heads, such as 18:6,14:3"),
     Field(
-        description="the retrieving heads, as LAYER:HEAD,... (default: the heads that `find_heads` chose for "
+        description="the retrieval heads, as LAYER:HEAD,... (default: the heads that `find_heads` chose for "
         "this model)"
     ),
 ]
@@ -101,7 +101,7 @@ class SourcedTextSpec(SourcesSpec):
     )
     document: Annotated[
         list[TextPath],
-        Everyday("a document that is a source; repeatable"),
+        Everyday("a document to use as a source; repeatable"),
     ] = Field([], description="a text file that is a source, above the question; repeatable")
     context: Annotated[Text | None, CONFIG_ONLY] = Field(
         None, description="a text whose parts are the sources, as in `file`"
@@ -113,7 +113,7 @@ class SourcedTextSpec(SourcesSpec):
         default_factory=_default_split, description=SPLIT_HELP
     )
     chat: InTemplate = Field(False, description=CHAT_HELP)
-    answer: Annotated[Text | None, Everyday("an existing answer: its text or file")] = Field(
+    answer: Annotated[Text | None, Everyday("an existing answer: text or a file")] = Field(
         None,
         description="an existing answer, as a text or a file, that the model reads (default: the model "
         "writes one); with `compare` and an encoder, a class or a word",
@@ -185,9 +185,9 @@ class SourceSpec(SourcedTextSpec):
     next_steps = ("--method removal", "--show statistics", "-o page.html")
     needs: ClassVar[Mapping[str, str]] = {"runs": "method=sampled"}
 
-    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("the ranking of sources")] = Field(
+    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("how to rank the sources")] = Field(
         "weights",
-        description="the ranking of sources: by weights, checked by removing five; by removal of each; or "
+        description="how to rank the sources: by weights, checked by removing five; by removal of each; or "
         "sampled, by a Lasso over random sets (ContextCite)",
     )
     head: NamedHeads = None

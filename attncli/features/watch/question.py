@@ -77,7 +77,7 @@ RUN = argument(
     "run",
     'A store from attn record or from a training loop, "with attncli.Watch(model, tokenizer, '
     "store='run.db') as watch: ... watch.step(step, loss=loss)\"; or checkpoints: folders with a step number "
-    "in the name, a quoted pattern that matches them or, with --allow-download, revisions of a hub id as "
+    "in the name, a quoted pattern that matches them or, with --allow-download, revisions of a hub model, as "
     "ID@step*. [default: a run that ships with attn]",
     "RUN",
     kind=list[str],
@@ -109,7 +109,7 @@ FOLLOW = flag(
     "--follow",
     "For checkpoints: continue with new checkpoints until Ctrl-C. For a store: wait until a training run "
     "creates the store.",
-    everyday="continue with new checkpoints, or wait for a store",
+    everyday="wait for new checkpoints, or for a store to appear",
 )
 NOT_FOR_CHECKPOINTS = (
     *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),

@@ -95,8 +95,8 @@ class WhySpec(QueryAndKeySpec):
     needs: ClassVar[Mapping[str, str]] = {"against": "answer", "from, to, over": "head"}
     excludes: ClassVar[Mapping[str, str]] = {"answer": "from, to, over", "texts": "head"}
 
-    answer: Annotated[str | None, Everyday("the token after the text whose logit is split")] = Field(
-        None, description="the token after the text whose logit is split (default: the most likely one)"
+    answer: Annotated[str | None, Everyday("the next token, whose logit is split")] = Field(
+        None, description="the next token, whose logit is split (default: the most likely one)"
     )
     against: Annotated[str | None, Everyday("with --answer: the token to compare with")] = Field(
         None, description="with `answer`: the token whose logit is subtracted from the answer's"

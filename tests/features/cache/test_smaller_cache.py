@@ -97,7 +97,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
     [
         (
             ["a"],
-            "--window: a limited head keeps 1 + 1 keys, but no judged token sees more than 1 key: use a",
+            "--window: a limited head keeps 1 + 1 keys, but no evaluated token sees more than 1 key: use a",
         ),
         (
             ["abcabc", "--sink", "3", "--window", "3"],

@@ -340,7 +340,7 @@ def test_prefill_chunks_are_refused_if_they_change_the_result(attn: Attn, tmp_pa
     command = ["generate", "--model", str(tmp_path), "--max-new-tokens", "2", SENTENCE]
     assert attn(command).code == 0
     ended = attn([*command, "--prefill-chunk", "4"])
-    line = "--prefill-chunk: jamba may give other results if it reads in chunks: omit --prefill-chunk\n"
+    line = "--prefill-chunk: jamba may give different results if it reads in chunks: omit --prefill-chunk\n"
     assert (ended.code, ended.out, ended.err) == (2, "", line)
 
 
