@@ -533,7 +533,9 @@ def gguf_weights(
     # transformers does not annotate this
     processor_class: Any = TENSOR_PROCESSORS.get(str(header.settings[ARCHITECTURE]), TensorProcessor)
     processor = processor_class(config=settings)
-    names: dict[str, str] = get_gguf_hf_weights_map(_Names(model), processor)
+    whole_names: dict[str, str] = get_gguf_hf_weights_map(_Names(model), processor)
+    outer = f"{model.base_model_prefix}." if model.base_model is model else ""
+    names = {name: target.removeprefix(outer) for name, target in whole_names.items()}
 
     def process(numbers: np.ndarray, name: str, made: dict[str, Tensor]) -> np.ndarray | None:
         result = processor.process(
@@ -582,7 +584,8 @@ def gguf_numbers(path: Path, name: str) -> list[float]:
 class _Names:
     """A stand-in for a model, with only the model and its body, when transformers searches for weight names.
 
-    Otherwise, transformers would visit every part and build the table of all names for each part.
+    Otherwise, transformers would visit every part and build the table of all names for each part. A model
+    without a head has the names that it has inside a model with a head, because some are found only there.
     """
 
     def __init__(self, model: Any, *, is_body: bool = False) -> None:
@@ -591,13 +594,14 @@ class _Names:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the names of all weights."""
-        return dict(self._model.state_dict())
+        is_inside = not self._is_body and self._model.base_model is self._model
+        outer = f"{self._model.base_model_prefix}." if is_inside else ""
+        return {f"{outer}{name}": weight for name, weight in self._model.state_dict().items()}
 
     def named_children(self) -> list[tuple[str, "_Names"]]:
-        """Yield its body, if it has a head."""
-        body = self._model.base_model
-        is_apart = body is not self._model and not self._is_body
-        return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
+        """Return the body of the model; a body has no children."""
+        body = _Names(self._model.base_model, is_body=True)
+        return [] if self._is_body else [(self._model.base_model_prefix, body)]
 
 
 def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:

@@ -295,8 +295,12 @@ def test_a_gguf_file_has_the_attention_of_its_model(name: str, tmp_path: Path) -
     extra = {}
     if class_name == "Phi3":
         extra = {f"rope_factors_{length}.weight": LONG[f"{length}_factor"] for length in ("long", "short")}
-    write(tmp_path / "tiny.gguf", kind, model, keys, extra)
-    assert max(differences(tmp_path / "tiny.gguf", model)) < 1e-5
+    path = tmp_path / "tiny.gguf"
+    write(path, kind, model, keys, extra)
+    assert max(differences(path, model)) < 1e-5
+    text = {"ids": IDS, "tokens": [*map(str, IDS)]}
+    with_head, without_head = (attncli.survey(opened, text) for opened in (attncli.open_model(path), path))
+    assert with_head == without_head
 
 
 def test_a_file_with_an_output_matrix_opens_without_its_head(tmp_path: Path, attn: Attn) -> None:

@@ -72,7 +72,7 @@ def _notes(report: Report) -> Iterator[str]:
     if {*LOOKED_AT} <= heads.cells.keys() and any(row.key is not None for row in heads):
         is_one = len({(row.query, row.query_token) for row in heads}) == 1
         worst, strongest = ("from", "looks at") if is_one else ("worst token", "strongest key")
-        meanings += [f"{worst}: the token that loses the most without the head"]
+        meanings += [f"{worst}: the token where the prediction loses the most without the head"]
         meanings += [f"{strongest}: the key with the head's largest weight there, and this weight"]
     if meanings:
         yield f"{'; '.join(meanings)}."

@@ -92,7 +92,7 @@ EdgeColumns = Callable[[Sequence[Edge], int], list[Column]]
 
 
 MOST_LINES = 60
-LOWERS = "; -| marks a negative edge"
+LOWERS = "; -| is negative"
 
 
 def _edge_table(edges: Sequence[Edge], columns: EdgeColumns, display: Display, count: int) -> Grid:

@@ -397,7 +397,7 @@ def test_the_error_of_a_long_prompt_names_the_limit(attn: Attn) -> None:
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--needle", "nothing"], "--needle: must occur verbatim in the prompt (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at or before 30, the number of tokens (got 3:99)"),
-        (["--chat"], "--chat: tiny-induction has no chat template: leave --chat out"),
+        (["--chat"], "--chat: tiny-induction has no chat template: omit --chat"),
         (["--lengths", "20"], "--lengths: needs --needle-depth"),
         (["--answer", "on", "--max-new-tokens", "5"], "--max-new-tokens: cannot be combined with --answer"),
         (
