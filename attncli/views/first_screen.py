@@ -384,7 +384,8 @@ class Ranked(Element):
             count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
         )
         most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
-        least = requested_top(report) or least  # a number that the user sets is shown, even if it does not fit
+        # A number that the user sets is shown even if it does not fit.
+        least = requested_top(report) or least
         yield Elastic(
             lambda count: self._sections(report, rows[:count], len(rows), display) if count else (),
             min(usual, len(rows)),

@@ -153,7 +153,7 @@ def _finding(report: Report) -> Iterator[str]:
         direction = "rise" if effect.negative_is_better else "fall"
         yield f"A {direction} means that the model does better without the head."
     if first.get("query_token") is not None:
-        yield "query: the token that loses the most without the head; key: the head's strongest key there."
+        yield "query: where the prediction loses the most without the head; key: its strongest key there."
 
 
 def _effect_name(name: str) -> str:

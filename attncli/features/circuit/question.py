@@ -26,7 +26,7 @@ else:
 
 SHARE_NOTE = (
     "share: for K and Q, the part of a head's score (relative to an average key) that an earlier head "
-    "wrote on the key or query; for V, the earlier head's part of the output. "
+    "wrote into the key or query; for V, the earlier head's part of the output. "
 )
 LOGIT_NOTE = "logit: the effect of the edge on the logit of the most likely next token."
 STRENGTH_NOTE = "strength: the share times the head's mean weight on the keys after the first."

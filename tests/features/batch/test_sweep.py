@@ -93,7 +93,9 @@ def test_an_impossible_point_is_reported_once_with_its_place(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, text)
     (line,) = caught.value.lines
-    assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5) unless head_dim is set")
+    assert line.endswith(
+        "x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5) unless head_dim is set"
+    )
 
 
 def test_a_typo_is_reported_together_with_a_bad_sweep(tmp_path: Path) -> None:
