@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from attncli.commands.command import default_text, metavar
+from attncli.commands.command import OUTPUT_FLAGS, Parameter, default_text, metavar
 from attncli.settings import SPECS, every_setting_of
 from attncli.settings.fields import NoFlag, flag_name, with_key_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
-Every flag of an experiment and its key in a config file: `--batch-size 8` is `batch_size: 8`, a flag without
-a value `true`. Flags override the file, the file overrides the defaults; `--show-config` shows the result:
+Every setting of an experiment, as a flag and as a key in a config file: `--batch-size 8` is `batch_size: 8`,
+a flag without a value `true`. Flags override the file, the file overrides the defaults; `--show-config` shows
+the result:
 
 ```console
 $ attn norm --eps 1e-6 --show-config
@@ -77,8 +78,15 @@ def setting_of(key: str, field: FieldInfo) -> Setting:
     return Setting(flag_name(key) if has_flag else f"{key}:", values, f"{meaning}{default}")
 
 
+def output_setting(flag: Parameter) -> Setting:
+    """A flag of the output, in the style of the settings."""
+    meaning = f"{flag.help[0].lower()}{flag.help[1:]}".removesuffix(".").replace(". [", " [")
+    default = f" [default: {flag.default}]" if flag.default else ""
+    return Setting(", ".join(reversed(flag.flags)), flag.metavar or "", f"{meaning}{default}")
+
+
 def settings_page() -> str:
-    """A list of the settings that several commands share, and one per experiment of its own."""
+    """Lists of the settings of several commands, of the flags of the output, and of each experiment's own."""
     commands: dict[Setting, list[str]] = defaultdict(list)
     variants: dict[str, None] = {}
     for spec in (every_setting_of(name) for name in SPECS):
@@ -95,6 +103,8 @@ def settings_page() -> str:
     )
     linked = WRAPPED.fill(f"- [variants of attention](variants.md): {', '.join(variants)}")
     parts = [INTRODUCTION, "\n## Settings of several commands\n\n", *lines, f"{linked}\n"]
+    parts += ["\n## Output\n\nOnly flags, not keys of a config file.\n\n"]
+    parts += [output_setting(flag).line() for flag in OUTPUT_FLAGS]
     for name in SPECS:
         if lines_of_one := [setting.line() for setting, names in commands.items() if names == [name]]:
             parts += [f"\n## attn {name}\n\n", *lines_of_one]

@@ -101,9 +101,10 @@ else:
                 ],
                 Field(
                     [],
-                    description="with `to`: use only the queries at these tokens: cat, cat#2 for its second "
-                    "occurrence, a position such as 5 or -1, or last; in a picture, a patch such as r10c12 "
-                    "or a point such as 0.6,0.4 (default: [CLS], else the mean over all)",
+                    description="with `to` or `image`: use only the queries at these tokens: cat, cat#2 for "
+                    "its second occurrence, a position such as 5 or -1, or last; in a picture, a patch such "
+                    "as r10c12 or a point such as 0.6,0.4 (default: all; in a picture without `to`, [CLS] "
+                    "if there is one)",
                 ),
             ),
             "to": (
