@@ -311,7 +311,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         rows = [f"{name}.rows" for name in dict.fromkeys((*pattern_names, *PATTERNS)) if name in head_names]
         even = [f"{name}.even" for name in EVEN if name in head_names]
         remainder: tuple[str, ...] = ()
-        if self.measures_rest():
+        if self.measures_rest() and not self.reads_many_texts():
             measured = [name for name in pattern_names if name in head_names]
             remainder = in_group(
                 WITHOUT_FIRST, *measured, *(f"{name}.rows" for name in measured), *even, STARTS_SPECIAL

@@ -11,7 +11,8 @@ from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
 
-MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
+ROOT = Path(__file__).parents[2]
+MODEL = str(ROOT / "attncli/data/tiny-induction")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in SPECS),
     ("average", {"aggregate": "sum"}),
@@ -31,6 +32,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *(("norm", {"kind": kind}) for kind in ("batch", "layer", "rms")),
     ("heads", {"sentence": "abcabc", "weighted": "true"}),
     ("heads", {"statistic": "induction", "top_k": "3"}),
+    ("heads", {"texts": str(ROOT / "configs/prompts.txt")}),
     ("generate", {"needle": "copy", "max_new_tokens": "3"}),
     ("generate", {"layer": "1"}),
     ("generate", {"layer": "1", "head": "2", "maps": "heads"}),
