@@ -93,7 +93,7 @@ def show_store(
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
     report = _stored_survey(Path(store), spec, choice)
-    expected = Expected(expect, spec)
+    expected = Expected(expect, spec.model_copy(update={"texts": store}))
     expected.check(report)
     expected.write(to, [report])
     return expected.exit_code()

@@ -152,6 +152,25 @@ def test_a_survey_reads_the_store_of_a_batch(tmp_path: Path, attn: Attn, texts: 
     assert attn(["heads", "--store", store, "--skip-sink", "3"]).err == error
 
 
+@pytest.mark.parametrize(
+    ("condition", "code", "line"),
+    [
+        ("texts.num_texts >= 3", 0, ""),
+        ("texts.num_texts < 3", 1, "expected texts.num_texts < 3: got 8"),
+        ("without_first.induction < 2", 2, "no run will have without_first.induction"),
+    ],
+)
+def test_conditions_are_the_same_for_texts_and_a_store(
+    tmp_path: Path, attn: Attn, texts: str, condition: str, code: int, line: str
+) -> None:
+    store = str(tmp_path / "s.db")
+    assert attn(["heads", "--texts", texts, "-o", store]).code == 0
+    for source in (["--texts", texts], ["--store", store]):
+        ended = attn(["heads", *source, "--expect", condition])
+        assert ended.code == code and line in ended.err, ended.err
+        assert (ended.out == "") is (code == 2)
+
+
 @pytest.mark.parametrize("setting", ["top: 2", "pattern: induction"])
 def test_a_store_of_some_heads_is_refused(tmp_path: Path, attn: Attn, texts: str, setting: str) -> None:
     store, config = str(tmp_path / "s.db"), tmp_path / "heads.yaml"
