@@ -668,7 +668,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
     None counts as not given. Contradictions among valid settings are reported together with invalid ones.
     """
-    from attncli.settings import asked_by, refusal
+    from attncli.settings import SPECS, asked_by, every_setting_of, refusal
 
     fields = spec_class.model_fields
     given = current(spec_class, given)
@@ -681,10 +681,12 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
                     refused.add(key)
                     lines.append(value.line(key, reason))
                 continue
-            message = unknown_key(key, value.value, fields)
-            more = f" for {spec_class.experiment}; known: {', '.join(fields)}"
+            name = spec_class.experiment
+            known = every_setting_of(name).model_fields if name in SPECS else fields
+            message = unknown_key(key, value.value, known)
+            more = f" for {name}; known: {', '.join(known)}"
             if (elsewhere := spec_class.settings_elsewhere.get(key)) is not None:
-                name, instead = spec_class.experiment, elsewhere.format(value=shown(value.value))
+                instead = elsewhere.format(value=shown(value.value))
                 message, more = f"is not a setting of attn {name}, which {instead}", ""
             lines.append(value.line(key, message + (more if message == "unknown key" else "")))
     values = {

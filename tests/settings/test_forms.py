@@ -205,6 +205,18 @@ def test_a_setting_that_a_command_replaces_is_explained(asked: dict[str, Any]) -
     assert line == f"{place}, which reads only decoders and has no second text"
 
 
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("asked", [{}, {"relations": "trees.conllu"}])
+def test_a_misspelt_setting_of_a_form_is_recognised(asked: dict[str, Any]) -> None:
+    spec_class, place = spec_class_of("heads", asked), f"x.yaml:{len(asked) + 1}:1"
+    meant = f"{place}: examples: unknown key (did you mean 'num_examples'?)"
+    assert lines_of(spec_class, {**asked, "examples": 3}) == [meant]
+    known = ", ".join(every_setting_of("heads").model_fields)
+    assert lines_of(spec_class, {**asked, "zzz": 3}) == [
+        f"{place}: zzz: unknown key for heads; known: {known}"
+    ]
+
+
 def test_a_setting_of_a_feature_that_is_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeadsSpec, "needs", {"sort=near_mass": ""})
     line = "x.yaml:1:1: sort: near_mass needs a feature that is switched off"
