@@ -69,7 +69,8 @@ def run_separate(
                 settings[key].line(key, f"cannot be combined with the store {source or target}, {why}")
             )
     spec = checked_spec(
-        SPECS[name], settings | ({} if texts or not store else {"texts": Given(store, "--store")})
+        SPECS[name],
+        settings | ({} if texts or not store else {"texts": Given(store, "--store", is_flag=True)}),
     )
     to = Destination(**destination, experiment=name)
     code = DONE

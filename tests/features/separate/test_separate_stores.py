@@ -109,6 +109,7 @@ def test_settings_that_stores_do_not_support_are_refused(attn: Attn, half: Path)
         ((store, *BY, "--model", str(SHIPPED_MODEL)), "cannot be combined with the store"),
         ((store, *BY, "-o", other), "cannot be combined with the store"),
         ((str(half.with_suffix(".csv")), *BY, "--workers", "2"), "needs a store"),
+        (("--store", store), "--store: needs --label"),
     ):
         ended = attn(["separate", *arguments])
         assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
