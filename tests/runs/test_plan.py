@@ -202,7 +202,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", "...\n" * 5000)
     (line,) = caught.value.lines
-    assert ".txt:1: " in line and line.endswith(" keeps it) (and on 4,999 more lines)")
+    assert ".txt:1: " in line and line.endswith(" to keep it) (and on 4,999 more lines)")
     with pytest.raises(UserError) as caught:
         lines = (f'{{"sentence": {number}}}\n' for number in [*range(5000), 3])
         plan_of(tmp_path, "experiment: self", "".join(lines), suffix="jsonl")
