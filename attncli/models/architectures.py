@@ -412,7 +412,7 @@ def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
     ]
     off = sources_switched_off(mixer for mixer, _ in mixed)
     idle_note = f" No tokens are mixed in {layers_text(idle)}." if idle else ""
-    return f"Without a softmax and therefore not shown:  {'; '.join(parts)}{off}.{idle_note}"
+    return f"Without a softmax and therefore not shown: {'; '.join(parts)}{off}.{idle_note}"
 
 
 def layers_text(layers: Sequence[int]) -> str:

@@ -168,7 +168,7 @@ def text_read(report: Report) -> str:
     """Return what the model read."""
     spec = report.spec
     if spec.get("probe"):
-        ships = ". It ships with attn: use attn watch RUN to see yours" if spec.get("ships_with_attn") else ""
+        ships = ". It ships with attn; attn watch RUN shows yours" if spec.get("ships_with_attn") else ""
         return f"probe: {spec.get('num_tokens')} random tokens, twice{ships}"
     if inputs := spec.get("inputs"):
         return f"inputs: {inputs}"

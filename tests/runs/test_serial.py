@@ -69,9 +69,7 @@ def test_a_failed_step_fails_only_the_steps_that_continue_from_it(
     text = f"steps: [{step}, {{experiment: norm}}, {{experiment: norm, seed: 1}}, {{experiment: norm}}]"
     reports, failures = run_text(tmp_path, text, "experiment: norm")
     assert len(reports) == 3
-    assert (
-        len(failures) == 2 and message in failures[0] and "continues from a step that failed" in failures[1]
-    )
+    assert len(failures) == 2 and message in failures[0] and "continues from a failed step" in failures[1]
 
 
 def test_errors_in_all_files_are_reported_before_any_run(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         ),
         (
             ["abcabc", "--sink", "3", "--window", "3"],
-            "--window: a limited head keeps 3 + 3 keys, but no judged token sees",
+            "--window: a limited head keeps 3 + 3 keys, but no evaluated token sees",
         ),
         (["--budget", "0.1,0.2"], "--budget: several shares need --policy: use one share, or set --policy"),
         (

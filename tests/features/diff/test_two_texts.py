@@ -197,7 +197,10 @@ def test_every_view_shows_the_comparison(attn: Attn, tmp_path: Path) -> None:
         (["ab", "--model", SHIPPED], "diff: --model compares two texts: add the second text"),
         (["ab", " ", "--model", SHIPPED], "B: must hold at least one token (got an empty text)"),
         (["ab", __file__, "--model", SHIPPED], f"--model: compares two texts, but {__file__} is a file"),
-        (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: does not apply to two texts"),
+        (
+            ["ab", "cd", "--model", SHIPPED, "--set", "seed=1"],
+            "--set seed: does not apply if --model compares two texts",
+        ),
         (["ab", "c" * 5000, "--model", SHIPPED], "B: must be at most "),
     ],
 )

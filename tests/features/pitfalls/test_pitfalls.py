@@ -207,4 +207,4 @@ def test_hostile_words_stay_plain_in_every_view(attn: Attn) -> None:
 def test_settings_that_hide_a_mistake_are_noted() -> None:
     for num_heads, is_hidden in ((1, True), (4, False)):
         notes = run("pitfalls", pitfall="merged-heads", num_heads=num_heads).notes
-        assert any("do not expose the mistake" in note for note in notes) == is_hidden
+        assert any("the mistake is not exposed" in note for note in notes) == is_hidden

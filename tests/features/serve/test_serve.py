@@ -97,7 +97,7 @@ def test_the_link_opens_the_page_and_ctrl_c_ends_a_busy_server(tmp_path: Path) -
         assert code == 130 and seconds < 3  # a second, where no other test takes the cores
         told = it.stderr.read_text()
         assert f"  ssh -L {it.port}:127.0.0.1:{it.port} HOST" in told.splitlines()
-        assert f"With --port {it.port}, " in told and "Traceback" not in told
+        assert f"Use --port {it.port} to keep" in told and "Traceback" not in told
         first, second, *_ = told.splitlines()
         assert first == "reading tiny-induction, 469 kB: the link follows"
         assert second == "The link opens tiny-induction, which ships with attn (use --model for another)."

@@ -441,7 +441,7 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     text = stream.getvalue()
     assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
     assert "largest max score" in text and "layer 1" in text
-    assert ("\nNot shown: changes of patterns at 2 steps: " in text) == (lines < 50)
+    assert ("\nNot shown: changes of patterns at 2 steps. " in text) == (lines < 50)
     assert ("more lines. See --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
@@ -464,7 +464,7 @@ def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -
     title, read, *others = attn(["watch", "lessons/learning-to-copy.db"]).out.split("\n")
     assert ended.out.split("\n") == [
         title,
-        f"{read}. It ships with attn: use attn watch RUN to see yours",
+        f"{read}. It ships with attn; attn watch RUN shows yours",
         *others,
     ]
     assert attn(["watch", "--head", "1:1", "--format", "csv"]).out.startswith("step,loss,pattern,")
