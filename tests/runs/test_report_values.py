@@ -44,6 +44,16 @@ def test_a_row_of_no_numbers_has_no_mean() -> None:
     assert all(math.isnan(found[StoredColumn(f"normalized_entropy.{how}")]) for how in ("mean", "min", "max"))
 
 
+def test_the_mean_of_a_single_number_is_that_number() -> None:
+    """The first row sees one key, and so has no normalised entropy."""
+    report = run("self", sentence="two words", embed_dim=4, causal=True)
+    found = by_name(report)
+    _, number = report.to_data()["statistics"]["rows"]["normalized_entropy"]
+    assert [found[StoredColumn(f"normalized_entropy.{how}")] for how in ("mean", "min", "max")] == [
+        number
+    ] * 3
+
+
 def test_every_row_is_stored_with_its_place() -> None:
     report = run("multihead", num_tokens=5, batch_size=3, embed_dim=4, num_heads=2)
     found = by_name(report, rows=True)
