@@ -1,4 +1,4 @@
-"""How features join attn: the parts that a card declares and the way cards are found.
+"""The parts that a feature declares on its card, and the way cards are found.
 
 A feature is a package whose card, `FEATURE` in its feature.py, declares its parts. A card holds only
 literals, so that listing the features imports none of them:

@@ -1,1 +1,1 @@
-"""What questions find: results with named, typed columns, from which every view, table and store is made."""
+"""Results of questions: named, typed columns, from which every view, table and store is made."""

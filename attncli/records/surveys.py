@@ -456,7 +456,7 @@ def _reported_heads(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadSurvey(Result):
-    """What each head does: `heads` has one row per head, with its pattern and every statistic.
+    """A survey of heads: `heads` has one row per head, with its pattern and every statistic.
 
     Entropy is in nats and distance in tokens; most other statistics are weights between 0 and 1. Over many
     texts, these are means, and `intervals` has one row per head and statistic, with its 95 % interval

@@ -57,7 +57,7 @@ SCALES = ("linear", "log", "row")
 
 @dataclass(frozen=True)
 class Display:
-    """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
+    """Options of views: columns (None: as wide as needed), colour, decimals, one report or several.
 
     A first screen has at most `height` lines (None: its usual number). `scale_colors` is the colour scale of
     a heatmap: linear, log, or row (each row separately); None chooses one that suits the numbers. The first

@@ -185,7 +185,7 @@ class Opening(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class LooksAtPictures(Element):
-    """Where the model looks in each of at most `most` pictures, usually with `lines` lines each."""
+    """The places that the model looks at in up to `most` pictures, usually with `lines` lines each."""
 
     lines: int = TILE_LINES
     most: int | None = None

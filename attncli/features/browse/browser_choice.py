@@ -504,7 +504,7 @@ class Choice:
 
     @property
     def skip(self) -> int:
-        """How many of the first keys the colours ignore. At least one key remains."""
+        """The number of leading keys that the colours ignore. At least one key remains."""
         return self.colours.skip(self.matrix)
 
     @property

@@ -126,12 +126,12 @@ class LimitedHeads(Result):
 
     @property
     def sink(self) -> int:
-        """How many of the first keys a limited head keeps."""
+        """The number of leading keys that a limited head keeps."""
         return self.baseline.sink
 
     @property
     def window(self) -> int:
-        """How many of the last keys a limited head keeps."""
+        """The number of trailing keys that a limited head keeps."""
         return self.baseline.window
 
     @property

@@ -37,7 +37,7 @@ class Alignment:
 
 
 class HeadChange(Record):
-    """How far a head's rows moved, and the keys with the most weight in the row that moved furthest.
+    """The movement of a head's rows, and the keys with the most weight in the row that moved furthest.
 
     If the texts have tokens in common, `mean_jensen_shannon` is the mean distance between the rows, and
     `query_a` and `query_b` are the tokens with the largest distance; otherwise they are the last tokens.

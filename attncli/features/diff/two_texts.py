@@ -133,7 +133,7 @@ class KeyLookedAt(NamedTuple):
 
 
 class FurthestRow(NamedTuple):
-    """How far a head's rows moved, and the keys with the most weight in the row that moved furthest.
+    """The movement of a head's rows, and the keys with the most weight in the row that moved furthest.
 
     If the texts have no rows in common, there is no distance, and the rows are those of the last tokens.
     """

@@ -53,7 +53,7 @@ def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[fl
 
 
 def _spelling(result: HeadsOnPairs, pretrained: Pretrained) -> str | None:
-    """How the example's tokens are spelled, or None for words, which are written as they are."""
+    """The spelling of the example's tokens, or None for words, which are written as they are."""
     return None if result.unit == "word" else pretrained.token_spelling
 
 

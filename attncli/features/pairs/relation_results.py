@@ -62,7 +62,7 @@ class HeadOnRelation(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadRelations(Result):
-    """How often each head looks along each syntactic relation.
+    """The share of words for which each head looks along each syntactic relation.
 
     `best` has one row per relation with the head that finds the most words, `heads` has one row per head, and
     `intervals` one row per relation, direction and head. Relations within one written word, and of words

@@ -43,7 +43,7 @@ class MistakeMetrics(Record):
 
 
 class GrownScores(Record):
-    """How unscaled (wrong) and scaled (right) scores grow with the head size."""
+    """The growth of unscaled (wrong) and scaled (right) scores with the head size."""
 
     head_dim: int
     wrong_score_variance: float | None

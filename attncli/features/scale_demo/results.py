@@ -28,7 +28,7 @@ class SharpenedSoftmax(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScaleEffects(Result):
-    """How the scores grow with head_dim, and how the softmax of `logits` saturates."""
+    """The growth of the scores with head_dim, and the saturation of the softmax of `logits`."""
 
     logits: NamedTensor = tensor(num_axes=1, is_needed=True)
     variance: Records[ScoreVariances] = group(is_bare_alone=True)

@@ -1,4 +1,4 @@
-"""How well numbers separate two groups: AUROC with intervals, permutation tests, effect sizes."""
+"""The separation of two groups by numbers: AUROC with intervals, permutation tests, effect sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -347,7 +347,7 @@ def _content_security_policy(script: str, style: str, also: str) -> str:
 
 
 class Shell(NamedTuple):
-    """What a page may load and run, and its text before and after the reports' data."""
+    """The content security policy of a page, and its text before and after the reports' data."""
 
     policy: str
     before: str
