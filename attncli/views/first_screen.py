@@ -12,7 +12,7 @@ for example because it was edited, is shown in full.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.records.columns import Record, Records, Result
 from attncli.records.report import PLACES, NamedTensor, Report
@@ -196,6 +196,10 @@ class TableColumn:
         """Return the columns for these rows."""
         raise NotImplementedError
 
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        """Return the names of the cells that the columns show."""
+        return ()
+
 
 @dataclass(frozen=True)
 class NumberCells(TableColumn):
@@ -219,6 +223,9 @@ class NumberCells(TableColumn):
         cells = [fixed(row[self.name], precision) for row in rows]
         return [Column(header_lines(self.header, self.name), cells)]
 
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        return (self.name,) if self.name in rows.cells else ()
+
 
 @dataclass(frozen=True)
 class TextCells(TableColumn):
@@ -240,6 +247,9 @@ class TextCells(TableColumn):
         texts = [self.words.get(row[self.name], plain_text(row[self.name])) for row in rows]
         cells = [shortened(text, most) for text in texts]
         return [Column(header_lines(self.header, self.name), cells, left=True)]
+
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        return (self.name,) if self.name in rows.cells else ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +276,9 @@ class IntervalCells(TableColumn):
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         cells = [interval(row[self.lower], row[self.upper], self.decimals) for row in rows]
         return [Column(header_lines(self.header), cells, left=True)]
+
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        return self.lower, self.upper
 
 
 @dataclass(frozen=True)
@@ -302,6 +315,9 @@ class StatisticCells(TableColumn):
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         return statistic_columns(rows, self.names(report, rows), display.precision)
 
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        return (name for name in self.names(report, rows) if name in rows.cells)
+
 
 @dataclass(frozen=True)
 class PatternCells(TableColumn):
@@ -311,6 +327,9 @@ class PatternCells(TableColumn):
         from attncli.views.model_screens import patterns_on_average
 
         return [patterns_on_average(rows)]
+
+    def cell_names(self, report: Report, rows: Records[Any]) -> Iterable[str]:
+        return ("pattern",) if "pattern" in rows.cells else ()
 
 
 @dataclass(frozen=True)
@@ -474,6 +493,21 @@ def grid_lines(drawings: Sequence[Elastic]) -> int:
     return sum(drawing.most + 2 for drawing in drawings)
 
 
+MOST_PAGE_COLUMNS = 4
+"""The most columns of a ranked table that a page shows beside the picture by default."""
+
+
+class PageTable(NamedTuple):
+    """The table beside a page's picture: a table of the result, and its most important columns in order.
+
+    Rows are sorted by `by`, largest first; by default, they keep the result's order.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    by: str = ""
+
+
 @dataclass(frozen=True)
 class FirstScreen:
     """The first screen of a kind of result, as parts from top to bottom.
@@ -481,7 +515,9 @@ class FirstScreen:
     `next_steps` chooses among the command's suggestions, and `next_head` chooses the head that they name
     (None: the report's first). `if_empty` explains an empty table, if that is a result. `finding` is the
     first sentence of a page. `picture` replaces the tensors in pictures; `figures` adds pictures of the
-    statistics with these names.
+    statistics with these names. `page_picture` names the tensor that a page shows first, or `curves`; by
+    default, weights if there are any. `page_table` returns the table beside the page's picture; by default,
+    the first ranked table of the screen.
     """
 
     kind: type[Result]
@@ -492,10 +528,22 @@ class FirstScreen:
     finding: Callable[[Report], Iterator[str]] | None = None
     picture: "Callable[[Report, Collection[str]], DrawnBlock | None]" = lambda *_: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
+    page_picture: Callable[[Report], str] = lambda _: ""
+    page_table: Callable[[Report], PageTable | None] | None = None
 
     def suits(self, report: Report) -> bool:
         """Return True if the report has what the screen shows; an edited report may not."""
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
+
+    def table_of_page(self, report: Report) -> PageTable | None:
+        """Return the table beside the page's picture, or None if the result has no such table."""
+        if self.page_table is not None:
+            return self.page_table(report)
+        for part in self.parts:
+            if isinstance(part, Ranked) and part.shows(report) and (rows := field_rows(report, part.rows)):
+                names = (name for column in part.columns for name in column.cell_names(report, rows))
+                return PageTable(part.rows, tuple(dict.fromkeys(names))[:MOST_PAGE_COLUMNS])
+        return None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         """Yield the parts before fitting them to the height; missing parts are named below the title."""

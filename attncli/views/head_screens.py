@@ -25,6 +25,7 @@ from attncli.views.first_screen import (
     Element,
     HeadLabel,
     NumberCells,
+    PageTable,
     PlaceCells,
     Ranked,
     Sentences,
@@ -588,3 +589,13 @@ SIGNED_HEADS = Ranked(
 """Statistics of the signed weights of heads in layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
 """Where heads look in one or more pictures; the rollout of a text."""
+
+
+def survey_table(report: Report) -> PageTable | None:
+    """Return the heads by the statistic that they are sorted by, or the strongest heads of each pattern."""
+    survey, sort = report.result_of(HeadSurvey), report.spec.get("sort")
+    if isinstance(sort, str) and survey.heads and sort in survey.heads.cells:
+        return PageTable("heads", ("pattern", sort))
+    if survey.strongest:
+        return PageTable("strongest", ("pattern", "value"), by="value")
+    return PageTable("heads", ("pattern", "max_weight")) if survey.heads else None

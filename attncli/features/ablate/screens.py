@@ -15,6 +15,7 @@ from attncli.views.first_screen import (
     HeadGrids,
     LookedAtCells,
     Notes,
+    PageTable,
     PatternCells,
     Ranked,
     ReadLine,
@@ -223,5 +224,7 @@ SCREEN = FirstScreen(
         Notes(_notes, apart=True),
     ),
     finding=_finding,
+    page_picture=_sort,
+    page_table=lambda report: PageTable("heads", ("pattern", _sort(report), "kl")),
 )
 """The model, its text and its predictions; the heads sorted by effect; a grid; notes."""

@@ -22,6 +22,7 @@ from attncli.views.first_screen import (
     HeadLabel,
     LookedAtCells,
     NumberCells,
+    PageTable,
     Ranked,
     ReadLine,
     Sentences,
@@ -146,6 +147,7 @@ LIMITED_SCREEN = FirstScreen(
         Special(_together, "one column per share of the heads"),
         Sentences(_at_budget, "line"),
     ),
+    page_table=lambda _: PageTable("heads", ("worst", "loss", "kept_weight")),
 )
 """The text, and the changes with each head limited and with shares of them limited together."""
 
@@ -198,5 +200,7 @@ POLICIES_SCREEN = FirstScreen(
         Sentences(_whole_prompt),
         Special(_policies, "one cell per row of the result, by policy and budget"),
     ),
+    page_picture=lambda _: "curves",
+    page_table=lambda _: PageTable("policies", ("policy", "budget", "loss", "kl")),
 )
 """The text, and the changes by policy and budget."""

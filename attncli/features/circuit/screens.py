@@ -18,7 +18,15 @@ from attncli.records.columns import Result
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 from attncli.views import Display, NothingToDraw
-from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
+from attncli.views.first_screen import (
+    Element,
+    FirstScreen,
+    Notes,
+    PageTable,
+    ReadLine,
+    Sentences,
+    TitleLine,
+)
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, half_width, title, wrap_cells
 
@@ -210,6 +218,7 @@ CIRCUIT_SCREEN = FirstScreen(
     ),
     next_head=_fed_most,
     picture=_picture,
+    page_table=lambda _: PageTable("edges", ("from", "to", "side", "share")),
 )
 """The strongest edges as text and as a table; the heads that add the most to the logits."""
 COMPOSITIONS_SCREEN = FirstScreen(
@@ -221,6 +230,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
         Notes(_notes, apart=True),
     ),
     picture=_picture,
+    page_table=lambda _: PageTable("edges", ("from", "to", "side", "score")),
 )
 """The highest compositions as text and as a table; the heads that copy the most."""
 

@@ -23,6 +23,7 @@ from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
+    PageTable,
     Ranked,
     Sentences,
     Special,
@@ -245,5 +246,6 @@ TWO_TEXTS_SCREEN = FirstScreen(
         Sentences(_first_notes, "note"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
+    page_table=lambda _: PageTable("heads", ("mean_jensen_shannon", "statistic", "difference")),
 )
 """Both texts; the heads that changed most, with their strongest keys; the next tokens."""

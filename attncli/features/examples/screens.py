@@ -11,7 +11,7 @@ from attncli.records.columns import FEW, Records, few_notes
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special, TitleLine
+from attncli.views.first_screen import FirstScreen, Notes, PageTable, Sentences, Special, TitleLine
 from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed, half_width, shortened
 
@@ -103,5 +103,6 @@ EXAMPLES_SCREEN = FirstScreen(
         Special(_each_kind, "a row is a text with its tokens marked"),
         Notes(_notes),
     ),
+    page_table=lambda _: PageTable("examples", ("kind", "value", "query_token", "key_token")),
 )
 """The head's average, then some of its strongest, weakest and typical rows."""

@@ -21,6 +21,7 @@ from attncli.views.first_screen import (
     HeadLabel,
     Notes,
     NumberCells,
+    PageTable,
     PlaceCells,
     Ranked,
     Sentences,
@@ -185,6 +186,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
         Special(_side_by_side, "one column per way, named by the data"),
         Notes(notes_and_how_to_read),
     ),
+    page_table=lambda _: PageTable("ways", ("way", "spearman", "first_agrees")),
 )
 """One line per source, with its rank in each way."""
 
@@ -270,6 +272,7 @@ WAYS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
     finding=_findings,
+    page_table=lambda _: PageTable("compared", ("way", "gap", "gap_low", "gap_high")),
 )
 """One line per way: its gap, its agreement with the losses, and its cost."""
 
@@ -300,5 +303,6 @@ WEIGHTS_SCREEN = FirstScreen(
         ),
         Notes(notes_and_how_to_read, apart=True),
     ),
+    page_table=lambda _: PageTable("heads", ("weight",)),
 )
 """The heads whose attention best predicts answer losses."""

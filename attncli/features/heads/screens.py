@@ -23,6 +23,7 @@ from attncli.views.head_screens import (
     is_cut,
     is_mostly_first,
     stack_sizes,
+    survey_table,
 )
 from attncli.views.report_sections import model_name, titled
 from attncli.views.texts import text_name, token_name
@@ -96,5 +97,6 @@ SURVEY_SCREEN = FirstScreen(
         Sentences(_warnings, "note"),
     ),
     next_steps=_next_steps,
+    page_table=survey_table,
 )
 """The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

@@ -11,6 +11,7 @@ from attncli.views.first_screen import (
     NamingLine,
     Notes,
     NumberCells,
+    PageTable,
     Ranked,
     RowCells,
     TextCells,
@@ -64,5 +65,6 @@ RELATIONS_SCREEN = FirstScreen(
         ),
         Notes(),
     ),
+    page_table=lambda _: PageTable("relations", ("relation", "share", "offset_share")),
 )
 """The input; for the most frequent relations, the best head with the best fixed offset."""

@@ -21,6 +21,7 @@ from attncli.views.first_screen import (
     NamingLine,
     Notes,
     NumberCells,
+    PageTable,
     Ranked,
     RowCells,
     SpecialCells,
@@ -174,5 +175,6 @@ PAIRS_SCREEN = FirstScreen(
         ),
         Notes(apart=True, rank=0),
     ),
+    page_table=lambda _: PageTable("strongest", ("measure", "mean", "statistic")),
 )
 """The input; the best head of each measure with the best fixed offset; its weights in one text."""

@@ -9,7 +9,7 @@ from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, NamingLine, Notes, Sentences, Special
-from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, stack_sizes
+from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, stack_sizes, survey_table
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 
 NUMBER = re.compile(r"\d{1,18}")
@@ -152,5 +152,6 @@ RECORDED_SCREEN = FirstScreen(
     ),
     next_steps=lambda *_: NEXT_STEPS,
     finding=_finding,
+    page_table=survey_table,
 )
 """The module of each layer, the patterns, and a letter for each head."""

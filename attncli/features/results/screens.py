@@ -8,7 +8,7 @@ from attncli.records.columns import Records
 from attncli.records.report import PLACES, Report, Row, Table
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Sentences, ShortenedLine, Special
+from attncli.views.first_screen import FirstScreen, PageTable, Sentences, ShortenedLine, Special
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS
@@ -95,5 +95,6 @@ SUMMARY_SCREEN = FirstScreen(
         Special(_summary, "the choice of rows depends on the groups"),
     ),
     next_steps=lambda *_: SUMMARY_STEPS,
+    page_table=lambda _: PageTable("summary", ("statistic", "count", "mean", "std", "min", "max")),
 )
 """The most informative rows of a store."""

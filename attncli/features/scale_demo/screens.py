@@ -9,7 +9,7 @@ from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Sentences, Special
+from attncli.views.first_screen import FirstScreen, PageTable, Sentences, Special
 from attncli.views.matrices import Curve, Curves, report_curves
 from attncli.views.screens import LEAST_ROWS, heading_lines
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -109,4 +109,5 @@ SCALE_SCREEN = FirstScreen(
     ScaleEffects,
     (Sentences(heading_lines, "title"), Special(_scaling, "numbers have bars, softmax a curve")),
     figures=_gradient_norms,
+    page_table=lambda _: PageTable("sharpness", ("factor", "max_weight", "entropy", "gradient_norm")),
 )

@@ -19,6 +19,7 @@ from attncli.views.first_screen import (
     NamingLine,
     Notes,
     NumberCells,
+    PageTable,
     Ranked,
     RowCells,
     Sentences,
@@ -147,6 +148,8 @@ SEPARATE_SCREEN = FirstScreen(
         ),
         Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
+    page_picture=lambda _: "curves",
+    page_table=lambda _: PageTable("detectors", ("detector", "auroc", "lower", "upper")),
 )
 """The verdict; each detector by group; heads; misclassified texts."""
 
@@ -187,4 +190,5 @@ APPLIED_SCREEN = FirstScreen(
         Notes(apart=True, rank=0),
     ),
     next_steps=_after_applying,
+    page_table=lambda _: PageTable("scores", ("text", "predicted", "score")),
 )

@@ -19,6 +19,7 @@ from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
     Notes,
+    PageTable,
     PlaceCells,
     Ranked,
     Sentences,
@@ -210,6 +211,7 @@ SOURCE_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read),
     ),
     next_steps=_next_steps,
+    page_table=lambda _: PageTable("sources", ("name", "lost", "all_heads")),
 )
 """One line per source; the answer with its sources; the agreement of weights with removal."""
 RETRIEVAL_SCREEN = FirstScreen(
@@ -227,5 +229,6 @@ RETRIEVAL_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
     next_steps=_next_steps,
+    page_table=lambda _: PageTable("heads", ("found", "weight")),
 )
 """The heads that find the right sentence most often."""

@@ -27,6 +27,7 @@ from attncli.views.first_screen import (
     Element,
     FirstScreen,
     Notes,
+    PageTable,
     ReadLine,
     Sentences,
     Special,
@@ -267,6 +268,7 @@ WATCH_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     if_empty={"changes": "No head changed its pattern."},
+    page_table=lambda _: PageTable("patterns", ("pattern", "first_step", "heads")),
 )
 """Numbers and counts of patterns over the steps, the heads at the last step, and changes."""
 WATCH_HEAD_SCREEN = FirstScreen(
@@ -280,5 +282,6 @@ WATCH_HEAD_SCREEN = FirstScreen(
         Notes(),
     ),
     next_steps=_next_steps,
+    page_table=lambda _: PageTable("head", ("step", "loss", "pattern")),
 )
 """Every statistic of a head over the steps, and the changes of its pattern."""

@@ -27,6 +27,7 @@ from attncli.views.first_screen import (
     NamingLine,
     Notes,
     NumberCells,
+    PageTable,
     PatternCells,
     Ranked,
     ReadLine,
@@ -236,5 +237,6 @@ SCORE_SCREEN = FirstScreen(
         Sentences(_pairs_and_writers, "line"),
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
+    page_table=lambda _: PageTable("sides", ("side", "part", "score")),
 )
 """The weight and the score; the parts that wrote the key and the query, and the weight without each part."""

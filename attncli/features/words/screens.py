@@ -14,6 +14,7 @@ from attncli.views.first_screen import (
     NamingLine,
     Notes,
     NumberCells,
+    PageTable,
     Ranked,
     RowCells,
     Sentences,
@@ -68,6 +69,7 @@ WORDS_SCREEN = FirstScreen(
         ),
         Notes(),
     ),
+    page_table=lambda _: PageTable("words", ("word", "begin", "end")),
 )
 """Each word with its beginning and end."""
 
@@ -108,6 +110,7 @@ ALIGNING_SCREEN = FirstScreen(
         Sentences(_together),
         Notes(),
     ),
+    page_table=lambda _: PageTable("heads", ("error", "shift")),
 )
 """The heads that time words best, and their joint error."""
 

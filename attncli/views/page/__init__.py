@@ -15,7 +15,7 @@ from attncli.records.report import PLACES, NamedTensor, Picture, PictureMaps, Re
 from attncli.system.plain_text import plain_text
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
-from attncli.views.first_screen import FirstScreen, HeadGrids
+from attncli.views.first_screen import FirstScreen, HeadGrids, field_rows
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
@@ -177,6 +177,8 @@ def report_data(report: Report) -> dict[str, Any]:
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "finding": " ".join(_finding(report)),
+        "picture": _page_picture(report),
+        "table": _page_table(report),
         "notes": [plain_text(note) for note in report.sentences],
     }
 
@@ -197,6 +199,23 @@ def _finding(report: Report) -> Iterator[str]:
     screen = _first_screen(report)
     if screen is not None and screen.finding is not None:
         yield from screen.finding(report)
+
+
+def _page_picture(report: Report) -> str:
+    """Return the name of the tensor that the page shows first, `curves`, or nothing."""
+    screen = _first_screen(report)
+    return "" if screen is None else screen.page_picture(report)
+
+
+def _page_table(report: Report) -> dict[str, Any] | None:
+    """Return the name of the table beside the picture, its columns, and the column that it is sorted by."""
+    screen = _first_screen(report)
+    table = None if screen is None else screen.table_of_page(report)
+    rows = None if table is None else field_rows(report, table.table)
+    if table is None or not rows:
+        return None
+    names = [name for name in table.columns if any(row.get(name) is not None for row in rows)]
+    return {**table._asdict(), "columns": names}
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:

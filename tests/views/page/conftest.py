@@ -58,12 +58,15 @@ def new_tab(browser: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
-    """Open a page and wait until it is drawn. At the end, check that it made no request, message or error."""
+    """Open a page, wait until it is drawn, and unfold all numbers, unless `unfolded` is false.
+
+    At the end, check that it made no request, message or error.
+    """
     told: list[str] = []
     asked: list[str] = []
     taken: list[tuple[str, Any]] = []
 
-    def open_file(text: str, *, width: int = 1280, **options: Any) -> Any:
+    def open_file(text: str, *, width: int = 1600, unfolded: bool = True, **options: Any) -> Any:
         path = tmp_path / "page.html"
         path.write_text(text, encoding="utf-8")
         idle = tabs.setdefault(repr(options), [])
@@ -74,6 +77,8 @@ def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
         page.mouse.move(-1, -1)  # away from everything, wherever the last test left it
         page.goto(page.file)
         page.wait_for_selector("html[data-drawn]")
+        if unfolded:
+            page.evaluate("document.getElementById('all').open = true")
         return page
 
     yield open_file

@@ -4,7 +4,7 @@ import { chosen, matrix, overview, sides } from "./chosen.js";
 import { paintLooks } from "./looks.js";
 import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
-import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor } from "./show.js";
+import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor, showView } from "./show.js";
 import { byId } from "../parts/elements.js";
 import { namesIn } from "../values/labels.js";
 
@@ -69,6 +69,8 @@ export function listen() {
   });
   byId("previous").addEventListener("click", () => step(-1));
   byId("next").addEventListener("click", () => step(1));
+  for (const view of ["map", "lines"])
+    byId(`view-${view}`).addEventListener("click", () => run(showView(view)));
   sides.clear.addEventListener("click", clearSelection);
   byId("theme").addEventListener("click", ({ target }) => {
     const theme =

@@ -60,5 +60,5 @@ export function showCompared() {
     const swatch = make("span", { class: `swatch ${COMPARED_COLOURS[i]}`, "aria-hidden": "true" });
     byId(["map-name", "compared-name"][i]).replaceChildren(swatch, ` ${placeText(place)}`);
   });
-  comparedMap.show(beside, true);
+  comparedMap.show(beside);
 }

@@ -116,7 +116,6 @@ export function showLooks() {
   for (const id of ["tokens", "compared-box", "map-name", "compare-choice"]) byId(id).hidden = true;
   byId("cards").hidden = false;
   byId("parts").classList.remove("compared");
-  byId("main").classList.remove("narrow");
   drawLook();
 }
 

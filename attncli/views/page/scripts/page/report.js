@@ -52,8 +52,9 @@ export function shadingOfMaps(maps) {
   return shadingOf(joined, scaleOf(tensor), tensor.is_weights);
 }
 
-export function noteOf(shown) {
-  const notes = [];
+export function noteOf(shown, place) {
+  const row = chosen.tensor.axes.includes("layer") ? surveyRow(place) : undefined;
+  const notes = row?.pattern ? [`Pattern: ${patternsOf(row)}.`] : [];
   if (shown.marks) notes.push(shown.marks_note);
   if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
   if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
@@ -63,14 +64,19 @@ export function noteOf(shown) {
   return notes.join(" ");
 }
 
+// The survey's row of the head at a place, or undefined.
+const surveyRow = (place) =>
+  surveyed(chosen.report).find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+const patternsOf = (row) =>
+  [row.pattern, row.rest_pattern && `else ${row.rest_pattern}`].filter(Boolean).join(", ");
+
 // Statistics of the chosen head, from the survey.
 export function showHeadStatistics(place) {
-  const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
-  const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+  const row = chosen.tensor.axes.includes("layer") ? surveyRow(place) : undefined;
   byId("head-statistics").hidden = !row;
   const isStatistic = ([name, value]) => !PLACES.includes(name) && typeof value !== "string" && name !== "rest_pattern";
   if (!row) return;
-  const patterns = [row.pattern, row.rest_pattern && `else ${row.rest_pattern}`].filter(Boolean).join(", ");
+  const patterns = patternsOf(row);
   const named = patterns ? [["pattern", patterns]] : [];
   fillStatistics(byId("head-statistics"), [...named, ...Object.entries(row).filter(isStatistic)]);
 }

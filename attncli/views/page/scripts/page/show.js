@@ -17,6 +17,8 @@ import {
   skippedOf,
 } from "./report.js";
 import { pin, showSources } from "./selection.js";
+import { arrangeStage, firstRanked, showRanked } from "./stage.js";
+import { everyRow } from "../parts/cards.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { showPictureMaps } from "../parts/picture_maps.js";
@@ -74,14 +76,18 @@ export async function showReport(index) {
   const { matrices } = report;
   await showBlocks(report);
   if (chosen.report !== report) return;
+  arrangeStage(report);
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
-  byId("row-curves").replaceChildren();
+  for (const id of ["row-curves", "row-table"]) byId(id).replaceChildren();
   const names = matrices.map((tensor, i) => [i, `${tensor.name} (${tensor.axes.map(words).join(" × ")})`]);
   const isFirst = ({ name }) => name === "weights" || name === "pooled_mean";
-  const first = before?.index ?? Math.max(0, matrices.findIndex(isFirst));
+  const own = matrices.findIndex(({ name }) => name === report.picture);
+  const first = before?.index ?? Math.max(0, own < 0 ? matrices.findIndex(isFirst) : own);
   fillSelect(byId("tensor"), names, first);
   if (matrices.length) await showTensor(first);
+  else showRanked(report, showHead);
+  if (chosen.report !== report) return;
   if (before && chosen.report === report) await comeBack(before);
 }
 
@@ -112,8 +118,8 @@ export async function showTensor(index) {
     paintOverview();
     arrangeOverview();
     const isShown = overview.shown.some(({ number }) => number === chosen.number);
-    if (!isShown || (!isAlike && chosen.sort))
-      chosen.number = overview.shown[0].number;
+    if (!isShown || (!isAlike && chosen.sort)) chosen.number = overview.shown[0].number;
+    else if (!isAlike) chosen.number = numberOf(firstRanked(report)) ?? chosen.number;
     overview.mark(chosen.number);
   }
   byId("step-choice").hidden = !tensor.isOverSteps;
@@ -163,24 +169,26 @@ async function showMatrix() {
     byId("step").value = overview.shown.findIndex((item) => item.number === number);
     byId("step-number").textContent = matrix.place[0][1];
   }
-  byId("matrix-note").textContent = noteOf(maps[0][0]);
+  byId("matrix-note").textContent = noteOf(maps[0][0], matrix.place);
   showHeadStatistics(matrix.place);
   showRowCurves(byId("row-curves"), report, matrix);
   for (const id of ["previous", "next", "compare-choice"]) byId(id).hidden = tensor.count < 2;
   byId("parts").classList.toggle("pictured", tensor.is_pictured);
   byId("picture").hidden = !tensor.is_pictured;
+  showRanked(report, showHead);
+  byId("row-table").replaceChildren(matrix.isAttention ? everyRow(matrix, report) : "");
   if (tensor.is_pictured) {
+    byId("view-choice").hidden = true;
     showLooks();
     return;
   }
   showLegend(byId("legend"), shading, matrix);
   showCompared();
-  // A map without tokens leaves room beside it.
-  const hasMore = ["overview", "steps", "curves"].some((id) => !byId(id).hidden);
-  byId("main").classList.toggle("narrow", !matrix.isAttention && !hasMore && !byId("row-curves").children.length);
-  map.show(matrix, beside !== null);
   const hasTokens = matrix.isAttention && Math.max(matrix.rows, matrix.columns) <= MOST_TOKENS;
   byId("tokens").hidden = !hasTokens;
+  byId("view-choice").hidden = !hasTokens;
+  byId("parts").classList.toggle("of-two", hasTokens && beside === null);
+  map.show(matrix);
   byId("cards").hidden = !matrix.isAttention;
   if (hasTokens) sides.show({ query: matrix.rowLabels, key: matrix.columnLabels });
   if (headsOfLayer().length < 2) chosen.areAllHeads = false;
@@ -188,6 +196,13 @@ async function showMatrix() {
   chosen.pins = matrix.isAttention ? chosen.pins.filter(kept) : [];
   chosen.looked = null;
   showSources();
+}
+
+// Show the map or the lines between tokens, where there is room for only one of them.
+export function showView(view) {
+  byId("parts").dataset.view = view;
+  for (const name of ["map", "lines"]) byId(`view-${name}`).setAttribute("aria-pressed", name === view);
+  return showMatrix();
 }
 
 export async function choose(number) {
@@ -225,13 +240,20 @@ function openHead(place) {
   if (hasMaps && chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
 }
 
-// Show the map of a head. Returns false if the tensor does not have it.
-function showMapOf({ layer, head, stack }) {
+// The number of a head's map, or undefined if the tensor does not have it.
+function numberOf(place) {
+  if (!place) return undefined;
+  const { layer, head, stack } = place;
   const row = surveyed(chosen.report).find((other) => other.layer === layer && other.head === head);
-  if (stack && row && row.stack !== stack) return false;
-  const item = overview.items.find(({ place }) => shortPlace(place) === `${layer}:${head}`);
-  if (!item || byId("overview").hidden) return false;
-  run(choose(item.number));
+  if (stack && row && row.stack !== stack) return undefined;
+  return overview.items.find((item) => shortPlace(item.place) === `${layer}:${head}`)?.number;
+}
+
+// Show the map of a head. Returns false if the tensor does not have it.
+function showMapOf(place) {
+  const number = numberOf(place);
+  if (number === undefined || byId("overview").hidden) return false;
+  run(choose(number));
   byId("matrix").scrollIntoView({ block: "start" });
   return true;
 }

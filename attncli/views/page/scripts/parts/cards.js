@@ -13,23 +13,20 @@ export function showCards(container, matrices, sources, statistics, onUnpin) {
     matrices.map((matrix) => cardOf(matrix, source, statistics, onUnpin, matrices.length > 1)),
   );
   container.classList.toggle("resting", !cards.length);
-  container.replaceChildren(...(cards.length ? cards : everyRow(matrices[0], statistics)));
+  container.replaceChildren(...(cards.length ? cards : [make("p", { class: "quiet", text: HINT })]));
 }
 
-// Shown without a selection: a hint, and the statistics of all rows.
-function everyRow(matrix, { rows }) {
-  const hint = "Point at a token, or focus it, to see what it looks at and what looks at it; click to select it.";
+const HINT = "Point at a token, or focus it, to see what it looks at and what looks at it; click to select it.";
+
+// Statistics of every row of a matrix as a table, or an empty text if the report has none.
+export function everyRow({ rowLabels, place }, { rows }) {
   const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
-  const table = () =>
-    tableOf(
-      "statistics of each row",
-      matrix.rowLabels.map((label, i) => {
-        const pairs = shown.map((tensor) => [tensor.name, tensor.at(matrix.place)[i]]);
-        return { query: labelText(label), ...Object.fromEntries(pairs) };
-      }),
-      null,
-    );
-  return [make("p", { class: "quiet", text: hint }), shown.length ? table() : ""];
+  if (!shown.length) return "";
+  const mappings = rowLabels.map((label, i) => {
+    const pairs = shown.map((tensor) => [tensor.name, tensor.at(place)[i]]);
+    return { query: labelText(label), ...Object.fromEntries(pairs) };
+  });
+  return tableOf("statistics of each row", mappings, null);
 }
 
 function cardOf(matrix, source, statistics, onUnpin, isNamed) {

@@ -8,12 +8,8 @@ import { fixed } from "../values/numbers.js";
 
 const LABEL_PIXELS = 15;
 const MOST_ROWS_WITH_LABELS = 40;
-const LARGEST_CELL = 64;
+const LARGEST_CELL = 96;
 const LARGEST_HEIGHT = 680;
-// Beside the tokens or another map if both fit.
-const SHARE_BESIDE_TOKENS = 0.58;
-const SHARE_BESIDE_MAP = 0.49;
-const isWide = matchMedia("(min-width: 700px)");
 
 export class MatrixMap {
   constructor(container) {
@@ -39,9 +35,8 @@ export class MatrixMap {
     new ResizeObserver(() => this.layout()).observe(this.parts);
   }
 
-  show(matrix, isCompared) {
+  show(matrix) {
     this.matrix = matrix;
-    this.share = isCompared ? SHARE_BESIDE_MAP : matrix.isAttention ? SHARE_BESIDE_TOKENS : 1;
     this.cell = null;
     const [rowAxis, columnAxis] = matrix.axes.map((axis) => axis.replace("_", " "));
     this.corner.textContent = `${rowAxis} ↓ ${columnAxis} →`;
@@ -73,13 +68,14 @@ export class MatrixMap {
     if (!this.matrix || !this.container.offsetParent) return;
     const { rows, columns } = this.matrix;
     const labelWidth = this.left.offsetWidth;
-    const room = this.parts.clientWidth * (isWide.matches ? this.share : 1) - labelWidth - 8;
+    const room = this.container.parentElement.clientWidth - labelWidth - 8;
     // Cells of token-by-token maps are square; other cells use the full width to show their numbers.
     const widest = this.matrix.isAttention ? Math.max(3, LARGEST_HEIGHT / rows) : LARGEST_CELL;
     this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, widest));
     const least = rows <= MOST_ROWS_WITH_LABELS ? LABEL_PIXELS + 1 : 0;
-    this.height = Math.min(Math.max(this.width, least), 40);
-    if (this.height * rows > LARGEST_HEIGHT) this.height = LARGEST_HEIGHT / rows;
+    const highest = Math.max(240, Math.min(LARGEST_HEIGHT, innerHeight - 260));
+    this.height = Math.min(Math.max(this.width, least), 0.75 * LARGEST_CELL);
+    if (this.height * rows > highest) this.height = Math.max(highest / rows, Math.min(least, LARGEST_HEIGHT / rows));
     if (columns > room) this.width = room / columns;
     this.cells.style.width = `${this.width * columns}px`;
     this.cells.style.height = `${this.height * rows}px`;
@@ -93,7 +89,6 @@ export class MatrixMap {
       this.layout();
       this.again = false;
     }
-    this.parts.style.setProperty("--map-width", `${this.container.offsetWidth}px`);
     this.showNumbers();
   }
 

@@ -6,8 +6,6 @@ import { endsOf } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 import { isNumber, shortScalar } from "../values/numbers.js";
 
-// With more maps than this, the overview is placed beside the chosen map if it fits.
-const FEW_MAPS = 24;
 // Largest number of a layer's heads side by side there.
 const MOST_ACROSS = 4;
 const MOST_ACROSS_NARROW = 6; // small thumbnails on a phone
@@ -63,7 +61,7 @@ export class Overview {
   setSize(size) {
     this.size = size;
     this.container.dataset.size = size;
-    const isBeside = size !== "large" && this.items.length > FEW_MAPS;
+    const isBeside = size !== "large" && this.items.length > 1;
     this.container.closest(".workspace").classList.toggle("beside", isBeside);
   }
 
