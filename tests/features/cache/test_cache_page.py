@@ -41,7 +41,8 @@ def test_a_cell_of_the_grid_shows_the_keys_its_head_forgets(opened: Opened) -> N
         == 1
     )
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
-    page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
+    name = f"Show head {heads[1]['layer']}:{heads[1]['head']}"
+    page.locator("#aside").get_by_role("button", name=name).click()
     assert (
         panel.locator("h2").text_content() == f"keys that head {heads[1]['layer']}:{heads[1]['head']} forgets"
     )

@@ -91,6 +91,7 @@ def test_the_page_answers_typing_clicks_and_generation(served: Running, tab: Tab
     answered(page, "next", 2)
     assert tokens_of(page) == "<bos>ab·ab"
     # Heads are taken out by a button, by a key and by a click, and put back.
+    page.locator(".thumbnail[title='head 0:0']").click()
     page.click("#take-out")
     answered(page, "next", 3)
     assert page.locator("#next-title").inner_text() == "Next token: with all heads → without 0:0"

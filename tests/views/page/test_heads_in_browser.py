@@ -225,7 +225,7 @@ def test_a_whole_head_beside_a_pooled_one(opened: Opened) -> None:
 def test_thumbnails_are_large_enough_to_read(opened: Opened, width: int) -> None:
     weights = random_weights(12, 12, 13, 13)
     page = opened(page_of(heads_report([f"w{i}" for i in range(13)], weights)), width=width)
-    least = {"small": 20, "medium": 70, "large": 200}
+    least = {"small": 20, "medium": 60, "large": 200}
     for size, pixels in least.items():
         page.select_option("#size", size)
         boxes = page.locator(".thumbnail canvas").evaluate_all("all => all.map(c => c.clientWidth)")
@@ -273,6 +273,7 @@ def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_selecting_a_token_leaves_it_under_the_pointer(opened: Opened, width: int) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(2, 12, 6, 6))), width=width)
+    page.get_by_role("button", name="Lines").click()
     page.get_by_role("button", name="All heads of layer 0").click()
     for index in (3, 1):
         token(page, "query", index).click()

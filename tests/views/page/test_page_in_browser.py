@@ -505,7 +505,7 @@ def why_report() -> Report:
 
 
 @pytest.mark.parametrize("width", [600, 1200])
-def test_a_page_without_tokens_has_the_table_of_tokens_beside_its_map(opened: Opened, width: int) -> None:
+def test_a_page_without_tokens_has_its_ranked_table_beside_its_map(opened: Opened, width: int) -> None:
     page = opened(page_of(why_report()), width=width)
     tables = page.locator("#tables .table")
     assert [title.split("\n")[0] for title in tables.all_inner_texts()] == [
@@ -520,7 +520,7 @@ def test_a_page_without_tokens_has_the_table_of_tokens_beside_its_map(opened: Op
     assert tables.nth(2).locator("td.number").all_inner_texts() == ["15", "-"]
     assert page.inner_text("#legend").split()[0] == "logit"
     assert page.locator(".map-numbers span").first.is_visible()
-    where, there = page.locator(".workspace").bounding_box(), page.locator("#tables").bounding_box()
+    where, there = page.locator(".workspace").bounding_box(), page.locator("#aside").bounding_box()
     assert (there["x"] > where["x"] + where["width"]) == (width == 1200)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 

@@ -17,7 +17,7 @@ import {
   skippedOf,
 } from "./report.js";
 import { pin, showSources } from "./selection.js";
-import { arrangeStage, firstRanked, showRanked } from "./stage.js";
+import { arrangeScene, firstRanked, showRanked } from "./scene.js";
 import { everyRow } from "../parts/cards.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
@@ -76,7 +76,7 @@ export async function showReport(index) {
   const { matrices } = report;
   await showBlocks(report);
   if (chosen.report !== report) return;
-  arrangeStage(report);
+  arrangeScene(report);
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
   for (const id of ["row-curves", "row-table"]) byId(id).replaceChildren();

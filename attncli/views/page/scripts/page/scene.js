@@ -17,19 +17,19 @@ function pictureOf({ picture, matrices, picture_maps: maps, blocks, tensors }, a
   return tensors.length ? "curves" : "";
 }
 
-// Place the maps and the curves: in the stage if they are the report's picture, otherwise among all numbers.
-export function arrangeStage(report) {
+// Place the maps and the curves: in the scene if they are the report's picture, otherwise among all numbers.
+export function arrangeScene(report) {
   const above = [...document.querySelectorAll("#pictures > .block")];
   const picture = pictureOf(report, above);
-  const isStaged = { workspace: picture === "matrix", curves: picture === "curves" };
+  const isInScene = { workspace: picture === "matrix", curves: picture === "curves" };
   const second = byId("second");
-  for (const [id, isHere] of Object.entries(isStaged)) {
+  for (const [id, isHere] of Object.entries(isInScene)) {
     if (isHere) byId("pictures").append(byId(id));
     else second.append(byId(id));
   }
-  if (isStaged.workspace) byId("aside").prepend(byId("controls"));
+  if (isInScene.workspace) byId("aside").prepend(byId("controls"));
   else second.insertBefore(byId("controls"), byId("workspace"));
-  byId("stage").dataset.picture = picture;
+  byId("scene").dataset.picture = picture;
 }
 
 // The table beside the picture: the one that the result declares, or the tokens of the chosen map.
@@ -49,7 +49,7 @@ export const firstRanked = ({ table, statistics }) => table && ordered(statistic
 
 function rankedRows(rows, { table, columns, by }) {
   const places = Object.keys(rows[0]).filter((name) => ["layer", "head"].includes(name));
-  const own = columns.length && byId("stage").dataset.picture ? columns : Object.keys(rows[0]);
+  const own = columns.length && byId("scene").dataset.picture ? columns : Object.keys(rows[0]);
   const names = [...new Set([...places, ...own])];
   return { title: words(table), rows: ordered(rows, by).map((row) => Object.fromEntries(names.map((name) => [name, row[name]]))) };
 }
