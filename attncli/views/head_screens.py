@@ -205,7 +205,7 @@ def _strongest_and_named(
 ) -> list[str]:
     """Return the strongest heads that fit, with their numbers, and the names of all heads if they are few."""
     strongest = list(_strongest(row, report, labels))
-    names = _pattern_heads(row, report.result_of(HeadSurvey))
+    names = pattern_heads(row, report.result_of(HeadSurvey))
     fitting = [count for count in range(len(strongest), 0, -1) if _fits(_padded(strongest[:count]), room)]
     for count in fitting:
         with_numbers = {text.partition(" ")[0] for text in strongest[:count]}
@@ -229,7 +229,7 @@ def _padded(texts: Sequence[str]) -> str:
     return "  ".join(f"{text:<{least_width}}" for text in texts).rstrip()
 
 
-def _pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
+def pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
     """Return the heads that show a pattern, strongest first; none if there are many or not all are known."""
     heads = survey.heads.where(lambda head: head.stack == row.stack)
     names = (row.statistic or "").split(" - ")  # `special_mass` minus `sink_mass`

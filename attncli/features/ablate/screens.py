@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from attncli.core.names import EFFECTS, LOOKED_AT, stack_label
+from attncli.core.names import EFFECTS, LOOKED_AT
 from attncli.features.ablate.results import BaselineNumbers, HeadEffect, HeadEffects
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.system.plain_text import plain_text
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import ends, named_head, number, quoted, signed
 from attncli.views.first_screen import (
     FirstScreen,
     HeadGrids,
@@ -116,45 +117,46 @@ LARGEST_EFFECTS = {
     "kl": "{change} moves the predictions most",
     "probability": "{change} lowers the answer's probability most",
     "logit_difference": "{change} lowers the difference between the logits most",
-    "restored": "{head} restores most of the other prompt's logit difference",
+    "restored": "{change} restores the most of the other prompt's logit difference",
     "cls_change": "{change} turns [CLS] most",
     "output_change": "{change} changes the output most",
-    "approximate": "{head} has the largest gradient",
+    "approximate": "The loss depends most on {head}, by its gradient",
 }
 """The sentence about the first head, by the effect that heads are sorted by."""
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """Yield the summary, and the head with the largest effect, if that effect is above zero."""
-    result, precision = report.result_of(HeadEffects), Display().precision
-    for line in _summary(report, Display()):
-        yield f"{line[0].upper()}{line[1:]}."
-    sort = _sort(report)
-    first = next(iter(result.heads), None)
-    number = None if first is None else first.number(sort)
-    effect = effect_named(sort)
+    """Yield the head with the largest effect, and the next one or the effect of several heads at once."""
+    result, sort = report.result_of(HeadEffects), _sort(report)
+    first, *others = result.heads
+    effect, unit, value = effect_named(sort), f" {nats(sort)}".rstrip(), first.number(sort)
+    text = signed if effect.is_difference else number
+    verb = "swapping" if report.spec.get("method") == "swap" else "removing"
     if (
-        first is None
-        or number is None
-        or sort not in LARGEST_EFFECTS
-        or not (-number if effect.negative_is_better else number) > 0
+        sort not in LARGEST_EFFECTS
+        or value is None
+        or not (-value if effect.negative_is_better else value) > 0
     ):
-        return
-    head = f"{stack_label(first.stack)} {first.layer}:{first.head}".strip()
-    where = f" at token {first.token} {plain_text(first.token_text)}" if "token_text" in first else ""
-    is_swap = report.spec.get("method") == "swap"
-    change = f"Swapping {head}" if is_swap else f"Removing {head}"
-    numbers = [first.get(f"{sort}{end}") for end in ("_low", "_high")]
-    low, high = (fixed(each, precision) for each in numbers)
-    interval = "" if None in numbers else f" ({low} to {high})"
-    unit = f" {nats(sort)}".rstrip()
-    most = LARGEST_EFFECTS[sort].format(head=head, change=change)
-    yield f"{most}{where}: {_number(sort, number, precision)}{unit}{interval}."
-    if effect.is_difference and not is_swap:
-        direction = "rise" if effect.negative_is_better else "fall"
-        yield f"A {direction} means that the model does better without the head."
-    if first.get("query_token") is not None:
-        yield "query: where the prediction loses the most without the head; key: its strongest key there."
+        yield f"No head matters here: {verb} one makes {plain_text(sort).replace('_', ' ')} no worse."
+    else:
+        head = _swapped(first)
+        most = LARGEST_EFFECTS[sort].format(head=head, change=f"{verb.capitalize()} {head}")
+        before = (result.baseline or {}).get(sort)
+        start = (
+            f", from {number(before)} with all heads" if effect.is_difference and before is not None else ""
+        )
+        yield f"{most}: {text(value)}{unit}{ends(first, f'{sort}_low', f'{sort}_high')}{start}."
+        if others and not result.joint:
+            yield f"The next is {_swapped(others[0])} with {text(others[0].number(sort))}."
+    if result.joint and result.joint.get(sort) is not None:
+        count = counted(len(report.spec.get("heads") or ()), "head")
+        yield f"{verb.capitalize()} {count} at once: {text(result.joint.number(sort))}{unit}."
+
+
+def _swapped(row: HeadEffect) -> str:
+    """Return a head, and the token at which it was swapped if tokens were swapped separately."""
+    where = f" at {quoted(row.token_text)} (token {row.token})" if "token_text" in row else ""
+    return f"{named_head(row)}{where}"
 
 
 def _effect_name(name: str) -> str:

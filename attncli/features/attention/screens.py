@@ -6,6 +6,7 @@ from functools import partial
 from attncli.records.attention import LayerStatistics, ScoreMoments
 from attncli.records.report import Report
 from attncli.views import Display
+from attncli.views.findings import weights_finding
 from attncli.views.first_screen import FirstScreen, Notes, Special
 from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -46,4 +47,5 @@ ATTENTION_SCREEN = FirstScreen(
         Special(_score_moments, "a table if there is room, else a line"),
         Notes(usual=lines_for_notes),
     ),
+    finding=weights_finding,
 )

@@ -1,9 +1,12 @@
 """The first screen of averages."""
 
+from collections.abc import Iterator
+
 from attncli.features.average.results import AverageStatistics
 from attncli.records.attention import LoopDifferences
 from attncli.records.report import Report
 from attncli.views import Display
+from attncli.views.findings import listed, number, weights_finding
 from attncli.views.first_screen import FirstScreen, Notes, Special
 from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
@@ -39,6 +42,18 @@ def _ways_to_average(report: Report, display: Display) -> ScreenParts:
             yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the weights, and the largest difference between the ways to average."""
+    yield from weights_finding(report)
+    agreement = report.result_of(AverageStatistics).agreement
+    for row in [agreement] if isinstance(agreement, LoopDifferences) else agreement or ():
+        ways = [name for name in ("matmul", "softmax") if row.number(f"loop_vs_{name}") is not None]
+        difference = max((row.number(f"loop_vs_{name}") or 0.0 for name in ways), default=0.0)
+        agree = "agree up to rounding" if difference <= ROUNDING else f"differ by up to {number(difference)}"
+        yield f"The ways to compute it ({listed(['loop', *ways])}) {agree}."
+        return
+
+
 AVERAGE_SCREEN = FirstScreen(
     AverageStatistics,
     (
@@ -47,4 +62,5 @@ AVERAGE_SCREEN = FirstScreen(
         Special(_ways_to_average, "one row per way; the result has no such table"),
         Notes(usual=lambda report: lines_for_notes(report) - EXTRA_TABLE_LINES),
     ),
+    finding=_finding,
 )

@@ -14,8 +14,9 @@ from attncli.features.cache.results import (
 )
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.system.plain_text import plain_text
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import number, percent, quoted, signed
 from attncli.views.first_screen import (
     FirstScreen,
     HeadGrids,
@@ -123,6 +124,29 @@ def _at_budget(report: Report, display: Display) -> Iterator[str]:
     yield f"With {at_budget.cache:.0%} of the cache: {lost}. Heads that keep all keys: {names}"
 
 
+def _limited_finding(report: Report) -> Iterator[str]:
+    """Yield the head that needs its forgotten keys most, and the loss with many heads limited."""
+    result = report.result_of(LimitedHeads)
+    first, need = result.heads[0], result.heads[0].number(result.need)
+    if need is None or float(number(need)) <= 0:
+        yield f"No head needs the keys that it would forget: it keeps {_limit_text(result)}."
+    else:
+        token, query = first.get("key_token"), first.get("query_token")
+        keys = "its old keys" if token is None else f"its old keys, above all {quoted(token)},"
+        at = "" if query is None else f" after {quoted(query)}"
+        change = f"moves the prediction{at} by {number(need)} nats"
+        if result.need == "needle":
+            change = f"adds {number(need)} nats per token to the needle's loss"
+        yield f"Head {first.name} without {keys} {change}, the most of {counted(len(result.heads), 'head')}."
+    row = result.at_budget or max(result.curve, key=lambda row: row.share)
+    is_all = result.at_budget is None and row.share == 1
+    limited = "all heads" if is_all else f"{percent(row.share)} of the heads"
+    name = "needle" if row.get("needle") is not None else "loss"
+    what = "the needle's loss" if name == "needle" else "the loss"
+    left, change = percent(row.cache), signed(row.number(name))
+    yield f"With {limited} limited, {left} of the cache is left; {what} changes by {change} nats per token."
+
+
 LIMITED_SCREEN = FirstScreen(
     LimitedHeads,
     (
@@ -148,6 +172,7 @@ LIMITED_SCREEN = FirstScreen(
         Sentences(_at_budget, "line"),
     ),
     page_table=lambda _: PageTable("heads", ("worst", "loss", "kept_weight")),
+    finding=_limited_finding,
 )
 """The text, and the changes with each head limited and with shares of them limited together."""
 
@@ -192,6 +217,25 @@ def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, d
     )
 
 
+def _policies_finding(report: Report) -> Iterator[str]:
+    """Yield the policy that costs the least with the smallest and with the largest budget."""
+    result = report.result_of(PolicyCosts)
+    name = "needle" if "needle" in result.policies.cells else "loss"
+    costs = result.policies.where(lambda row: row[name] is not None)
+    budgets = sorted({row.budget for row in costs if row.budget is not None})
+    texts = []
+    for budget in dict.fromkeys([*budgets[:1], *budgets[-1:]]):
+        best = min(costs.where(lambda row, budget=budget: row.budget == budget), key=lambda row: row[name])
+        texts.append(f"with {percent(budget)} of the cache, {plain_text(best.policy)} ({signed(best[name])})")
+    what = "the needle's loss" if name == "needle" else "loss"
+    if texts:
+        yield f"The policies that cost least {what}, in nats per token: {'; '.join(texts)}."
+    if rounded := costs.where(lambda row: row.budget is None):
+        best = min(rounded, key=lambda row: row[name])
+        policy = plain_text(best.policy)
+        yield f"{policy} keeps all keys in {percent(best.cache)} of the cache: {signed(best[name])}."
+
+
 POLICIES_SCREEN = FirstScreen(
     PolicyCosts,
     (
@@ -202,5 +246,6 @@ POLICIES_SCREEN = FirstScreen(
     ),
     page_picture=lambda _: "curves",
     page_table=lambda _: PageTable("policies", ("policy", "budget", "loss", "kl")),
+    finding=_policies_finding,
 )
 """The text, and the changes by policy and budget."""

@@ -18,6 +18,7 @@ from attncli.records.columns import Result
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 from attncli.views import Display, NothingToDraw
+from attncli.views.findings import number, signed
 from attncli.views.first_screen import (
     Element,
     FirstScreen,
@@ -207,6 +208,29 @@ def _picture(report: Report, names: Collection[str]) -> "DrawnBlock | None":
     return GraphBlock(graph)
 
 
+READS = {"key": "the keys", "query": "the queries", "value": "the values"}
+"""What an edge of each side writes into."""
+
+
+def _edges_finding(report: Report) -> Iterator[str]:
+    """Yield the strongest edge between heads, and the head that adds the most to the logits."""
+    edges = head_edges(report.result)
+    between = next((edge for edge in edges if edge.end != LOGITS), None)
+    if between is None:
+        yield "No head feeds another: a head feeds only heads of later layers."
+    else:
+        numbers = [] if _cancels(between) else [f"share {number(between.share)}"]
+        if between.measure == "logit":
+            numbers.append(f"{signed(between.strength)} on the logit of the likeliest next token")
+        into = READS.get(between.side, between.side)
+        start, end = plain_text(between.start), plain_text(between.end)
+        shown = f" ({', '.join(numbers)})" if numbers else ""
+        yield f"The strongest edge: {start} writes into {into} of {end}{shown}."
+    if last := next((edge for edge in edges if edge.end == LOGITS), None):
+        change = "adds most to" if last.strength > 0 else "takes most from"
+        yield f"Of the heads, {plain_text(last.start)} {change} the logits: {signed(last.strength)}."
+
+
 CIRCUIT_SCREEN = FirstScreen(
     HeadEdges,
     (
@@ -219,8 +243,26 @@ CIRCUIT_SCREEN = FirstScreen(
     next_head=_fed_most,
     picture=_picture,
     page_table=lambda _: PageTable("edges", ("from", "to", "side", "share")),
+    finding=_edges_finding,
 )
 """The strongest edges as text and as a table; the heads that add the most to the logits."""
+
+
+def _compositions_finding(report: Report) -> Iterator[str]:
+    """Yield the highest composition, and the head that copies best."""
+    edges = head_edges(report.result)
+    if not edges:
+        yield "No head can feed another: a head feeds only heads of later layers."
+    for edge in edges[:1]:
+        into, start, end = READS.get(edge.side, edge.side), plain_text(edge.start), plain_text(edge.end)
+        yield f"The best fit: {start} can write into {into} of {end} (composition {number(edge.strength)})."
+    scores = report.result_of(Compositions).copying.where(lambda head: head.score is not None)
+    if scores:
+        best = max(scores, key=lambda head: head.score or 0.0)
+        copies = f"{best.name} copies best: {number(best.score)}, where 1 is a head that only copies"
+        yield f"Head {copies}." if (best.score or 0.0) > 0 else "No head copies the tokens that it looks at."
+
+
 COMPOSITIONS_SCREEN = FirstScreen(
     Compositions,
     (
@@ -231,6 +273,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
     ),
     picture=_picture,
     page_table=lambda _: PageTable("edges", ("from", "to", "side", "score")),
+    finding=_compositions_finding,
 )
 """The highest compositions as text and as a table; the heads that copy the most."""
 

@@ -10,7 +10,9 @@ from rich.cells import cell_len
 from attncli.features.diff.results import (
     UNMAPPED,
     HeadChange,
+    HeadDifference,
     MovedHead,
+    MovedRow,
     ReportDifferences,
     StatisticPair,
     TextDifferences,
@@ -18,8 +20,9 @@ from attncli.features.diff.results import (
 )
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor, Report
-from attncli.system.plain_text import plain_text
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import named_head, number, quoted, token_at
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -30,11 +33,12 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.matrices import pictured, place_names, tensor_matrices
+from attncli.views.matrices import in_words, pictured, place_names, tensor_matrices
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart, heading_lines
 from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Section
+from attncli.views.survey_findings import KEYS_OF_STATISTICS
 from attncli.views.texts import fixed, shortened
 
 NOTES, SURVEY_NOTES = 1, 3
@@ -132,6 +136,59 @@ def _difference(
 
 
 DIFF_STEPS = ("--show weights", "--show statistics", "-o page.html")
+
+
+def _comparison_finding(report: Report) -> Iterator[str]:
+    """Yield the row, the head or the statistic that changed most."""
+    result = report.result_of(ReportDifferences)
+    if result.changed_rows:
+        yield _moved_row(report, result.changed_rows[0])
+    elif result.difference is not None:
+        yield "No row of weights moved."
+    elif result.changed_heads:
+        first = result.changed_heads[0]
+        count = counted(len({(row.stack, row.layer, row.head) for row in result.changed_heads}), "head")
+        change = f"{in_words(first.statistic)} goes from {number(first.a)} to {number(first.b)}"
+        yield plain_text(f"{count} changed beyond chance, {named_head(first)} most: its {change}.")
+    elif result.heads_difference:
+        yield _largest_difference(result.heads_difference)
+    elif result.side_by_side:
+        pair = max(result.side_by_side, key=lambda pair: abs(pair.difference))
+        change = f"The largest change: {pair.statistic} goes from {number(pair.a)} to {number(pair.b)}."
+        yield plain_text(change) if pair.difference else "No statistic changed."
+
+
+def _moved_row(report: Report, row: MovedRow) -> str:
+    """Return a sentence on a row of weights, with the keys that gained and lost the most."""
+    place = {name: row[name] for name in row if name in ("batch", *PLACES)}
+    of_map = f" in {', '.join(place_names([*place.items()]))}" if place else ""  # type: ignore[arg-type]
+    query = token_at(report, "query", int(row["query"])) if "query" in row else "one row"
+    gained, lost = (token_at(report, "key", key) for key in (row.gained_key, row.lost_key))
+    gained, lost = ("itself" if key == query and not report.context_tokens else key for key in (gained, lost))
+    changes = []
+    if row.gained > 0:
+        changes.append(f"{gained} {number(row.gained)} more")
+    if row.lost < 0:
+        changes.append(f"{lost} {number(-row.lost)} less")
+    return f"What changed most{of_map}: in B, {query} gives {' and '.join(changes)} of its weight than in A."
+
+
+def _largest_difference(rows: Records[HeadDifference]) -> str:
+    """Return the head whose weight on one kind of key, such as the previous token, differs most."""
+    changes = [
+        (abs(value), name, row)
+        for row in rows
+        for name, value in row.items()
+        if name in KEYS_OF_STATISTICS and isinstance(value, float)
+    ]
+    size, name, row = max(changes, key=lambda change: change[0], default=(0.0, "", rows[0]))
+    if not float(number(size)):
+        return "No head gives one kind of token more or less weight in B than in A."
+    more = "more" if (row.number(name) or 0.0) > 0 else "less"
+    keys = KEYS_OF_STATISTICS[name]
+    return f"Head {named_head(row)} changes most: in B, it gives {keys} {number(size)} {more} of its weight."
+
+
 COMPARISON_SCREEN = FirstScreen(
     ReportDifferences,
     (
@@ -141,6 +198,7 @@ COMPARISON_SCREEN = FirstScreen(
         Special(_changes, "the tables depend on the differences and the room"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
+    finding=_comparison_finding,
 )
 """The settings that differ; the difference of the weights, or that of the head that changed most."""
 
@@ -229,6 +287,31 @@ def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
     return line if not line.endswith(":") else f"{line} no probability changed by {0.1**display.precision:g}"
 
 
+def _texts_finding(report: Report) -> Iterator[str]:
+    """Yield the head that changed most, and the next token whose probability changed most."""
+    result = report.result_of(TextDifferences)
+    head = result.heads[0]
+    name = f"Head {named_head(head)} changes most"
+    if head.mean_jensen_shannon == 0:
+        yield "Every head looks at the same tokens in B as in A."
+    elif _is_aligned(result.heads):
+        queries = " or ".join(dict.fromkeys(map(quoted, (head.query_a_token, head.query_b_token))))
+        in_a, in_b = (
+            f"{quoted(token)} ({number(weight)})"
+            for token, weight in ((head.key_a_token, head.weight_a), (head.key_b_token, head.weight_b))
+        )
+        yield f"{name}: from {queries}, it looks at {in_a} in A and at {in_b} in B."
+    else:
+        change = f"{in_words(head.statistic)} goes from {number(head.a)} in A to {number(head.b)} in B"
+        yield plain_text(f"{name}: {change}.")
+    for row in (result.predictions or ())[:1]:
+        before, after = number(row.a), number(row.b)
+        if before == after:
+            yield "The next tokens are as likely in B as in A."
+        else:
+            yield f"The probability of {quoted(row.token)} as next token goes from {before} to {after}."
+
+
 TWO_TEXTS_SCREEN = FirstScreen(
     TextDifferences,
     (
@@ -247,5 +330,6 @@ TWO_TEXTS_SCREEN = FirstScreen(
     ),
     next_steps=lambda *_: DIFF_STEPS,
     page_table=lambda _: PageTable("heads", ("mean_jensen_shannon", "statistic", "difference")),
+    finding=_texts_finding,
 )
 """Both texts; the heads that changed most, with their strongest keys; the next tokens."""

@@ -11,8 +11,11 @@ from attncli.records.columns import FEW, Records, few_notes
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import ends, number, quoted
 from attncli.views.first_screen import FirstScreen, Notes, PageTable, Sentences, Special, TitleLine
+from attncli.views.matrices import in_words
 from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
+from attncli.views.survey_findings import KEYS_OF_STATISTICS
 from attncli.views.texts import fixed, half_width, shortened
 
 DECIMALS = 2
@@ -95,6 +98,24 @@ def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) ->
     return " ".join(parts)
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the head's mean, and its strongest row."""
+    result, head = report.result_of(HeadExamples), plain_text(str(report.spec.get("head")))
+    sort = str(report.spec.get("sort"))
+    statistic = plain_text(in_words(sort))
+    if result.mean is None:
+        yield f"No text has a token with {statistic}."
+        return
+    mean = f"{number(result.mean)}{ends({'lower': result.lower, 'upper': result.upper})}"
+    keys = KEYS_OF_STATISTICS.get(sort)
+    does = f"gives {keys} {mean} of its weight" if keys else f"has {statistic} {mean}"
+    yield f"Head {head} {does} on average over {counted(result.num_texts, 'text')}."
+    for row in result.rows.where(lambda row: row.kind == "strongest")[:1]:
+        query, key, weight = quoted(row.query_token), quoted(row.key_token), number(row.key_weight)
+        place = f"text {plain_text(row.text)} ({number(row.value)})"
+        yield f"It does so most in {place}: {query} gives {key} {weight} of its weight."
+
+
 EXAMPLES_SCREEN = FirstScreen(
     HeadExamples,
     (
@@ -104,5 +125,6 @@ EXAMPLES_SCREEN = FirstScreen(
         Notes(_notes),
     ),
     page_table=lambda _: PageTable("examples", ("kind", "value", "query_token", "key_token")),
+    finding=_finding,
 )
 """The head's average, then some of its strongest, weakest and typical rows."""

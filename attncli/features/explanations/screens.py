@@ -16,6 +16,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import named_head
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -178,6 +179,23 @@ def _way_names(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
     return ", ".join(NAMES.get(row.way, plain_text(row.way)) for row in rows)
 
 
+def _explanations_finding(report: Report) -> Iterator[str]:
+    """Yield the source with the largest loss, and the number of ways that rank it first."""
+    result, what = report.result_of(Explanations), "source" if report.picture_maps is None else "cell"
+    ranked = result.sources.where(lambda row: row.lost is not None).sorted(lambda row: -(row.lost or 0.0))
+    for row in ranked[:1]:
+        unit = "" if result.kind in ("score", "similarity") else " nats"
+        lost = [f"{fixed(each.lost, _decimals(result))}{unit}" for each in ranked[:2]]
+        after = f"; without {plain_text(ranked[1].name)}, {lost[1]}" if len(lost) > 1 else ""
+        yield f"Without {plain_text(row.name)}, the {result.kind} loses the most: {lost[0]}{after}."
+    ways = result.ways.where(lambda row: row.first_agrees is not None)
+    agreeing = sum(row.first_agrees or 0 for row in ways)
+    if ways:
+        yield f"{agreeing} of {counted(len(ways), 'way')} to read the model, too, rank this {what} first."
+    else:
+        yield f"Several {what}s are tied for the largest loss."
+
+
 EXPLANATIONS_SCREEN = FirstScreen(
     Explanations,
     (
@@ -187,6 +205,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read),
     ),
     page_table=lambda _: PageTable("ways", ("way", "spearman", "first_agrees")),
+    finding=_explanations_finding,
 )
 """One line per source, with its rank in each way."""
 
@@ -288,6 +307,17 @@ def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
     return "heads with the largest weights (absolute weights sum to 1)"
 
 
+def _weights_finding(report: Report) -> Iterator[str]:
+    """Yield the head with the largest weight, and the correlations with learned and with equal weights."""
+    result = report.result_of(LearnedWeights)
+    head = max(result.rows, key=lambda row: abs(row.weight))
+    weight, total = fixed(head.weight, WEIGHT_DECIMALS), counted(len(result.rows), "head")
+    yield f"Head {named_head(head)} has the largest learned weight of {total}: {weight}."
+    fit = result.fit
+    learned, equal = (fixed(value, DECIMALS) for value in (fit.correlation, fit.correlation_of_mean))
+    yield f"With these weights, heads predict what answers lose (correlation {learned}; equal ones: {equal})."
+
+
 WEIGHTS_SCREEN = FirstScreen(
     LearnedWeights,
     (
@@ -304,5 +334,6 @@ WEIGHTS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
     page_table=lambda _: PageTable("heads", ("weight",)),
+    finding=_weights_finding,
 )
 """The heads whose attention best predicts answer losses."""

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from attncli.features.generate.results import WriterHead, WrittenText, WrittenToken
+from attncli.features.generate.results import NeedleCounts, WriterHead, WrittenText, WrittenToken
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import named_head, number, quoted
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -22,7 +23,7 @@ from attncli.views.first_screen import (
     field_rows,
 )
 from attncli.views.head_screens import LINEAR, SIGNED_HEADS, size_of
-from attncli.views.matrices import pictured
+from attncli.views.matrices import in_words, pictured
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.screens import LooksAtPictures
@@ -146,6 +147,53 @@ def _shown_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
     return [name for name in dict.fromkeys([_order(report), *HEAD_ORDER]) if name in heads.cells]
 
 
+MOST_WRITTEN = 60
+GIVES = {
+    "text_mass": "the text of the prompt",
+    "prompt_mass": "the prompt",
+    "written_mass": "the new tokens",
+    "needle_mass": "the needle",
+    "sink_mass": "the first token",
+    "special_mass": "special tokens",
+}
+"""The keys whose weight a statistic is."""
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the new text, and the head that comes first."""
+    result, sort = report.result_of(WrittenText), _order(report)
+    text = quoted(report.written or "", MOST_WRITTEN)
+    if report.spec.get("answer"):
+        log_probability = result.counts.get("log_probability")
+        known = isinstance(log_probability, float)
+        yield f"The answer {text} has log-probability {number(log_probability)} nats." if known else ""
+    else:
+        copied = "" if result.needle is None else _copied(result.needle, result.counts.new_tokens)
+        yield f"The model wrote {text}{copied}."
+    if sort not in result.heads.cells or not result.heads:
+        return
+    is_least = bool(report.spec.get("ascending"))
+    ranked = result.ranked(sort, ascending=is_least)
+    value = ranked[0].number(sort)
+    if value is None or not (float(number(value)) or is_least):
+        is_copying = sort == "retrieval"
+        what = "copied from where it looked" if is_copying else f"has any {plain_text(in_words(sort))}"
+        yield f"No head {what}."
+        return
+    of_heads = "" if report.spec.get("top") else f" of {len(ranked):,} heads"
+    which = "least" if is_least else "most"
+    among = "" if len(ranked) == 1 else f", the {which}{of_heads}"
+    does = f"has {plain_text(in_words(sort))} {number(value)}"
+    if sort in GIVES:
+        does = f"gives {GIVES[sort]} {number(value)} of its weight"
+    yield f"Head {named_head(ranked[0])} {does}{among}."
+
+
+def _copied(needle: NeedleCounts, num_new: int) -> str:
+    copied = needle.get("copied")
+    return "" if copied is None else f"; {copied} of its {counted(num_new, 'token')} are in the needle"
+
+
 WRITER_SCREEN = FirstScreen(
     WrittenText,
     (
@@ -176,5 +224,6 @@ WRITER_SCREEN = FirstScreen(
         ),
         Notes(),
     ),
+    finding=_finding,
 )
 """The prompt and the new text; where each token looked; the first heads; notes."""

@@ -26,6 +26,7 @@ from attncli.views.head_screens import (
     survey_table,
 )
 from attncli.views.report_sections import model_name, titled
+from attncli.views.survey_findings import survey_finding
 from attncli.views.texts import text_name, token_name
 
 FEW_ROWS = 5
@@ -98,5 +99,6 @@ SURVEY_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     page_table=survey_table,
+    finding=survey_finding,
 )
 """The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

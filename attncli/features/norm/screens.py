@@ -67,6 +67,30 @@ def _spreads(report: Report, chosen: Collection[str]) -> Iterator[Spreads]:
         yield Spreads(title, names, means, deviations)
 
 
+MOMENTS = {"batch_norm": "feature 0", "layer_norm": "example 0"}
+"""The numbers whose mean and standard deviation a norm sets to 0 and 1."""
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the mean and standard deviation before and after batch and layer norm."""
+    result = report.result_of(NormEffects)
+    states, precision = result.states(), Display().screen_precision
+    texts = []
+    for name, what in MOMENTS.items():
+        if name in states:
+            mean, std = (f"{what.replace(' ', '')}_{moment}" for moment in ("mean", "std"))
+            before, after = (
+                f"mean {fixed(row.number(mean), precision)}, std {fixed(row.number(std), precision)}"
+                for row in (result.input, states[name])
+            )
+            texts.append(f"{name.replace('_', ' ')} takes {what} from {before} to {after}")
+    text = "; ".join(texts)
+    yield f"{text[0].upper()}{text[1:]}." if text else ""
+    if "rms_norm" in states:
+        mean = fixed(states["rms_norm"].example0_mean, precision)
+        yield f"RMS norm leaves example 0 a mean of {mean}."
+
+
 NORM_SCREEN = FirstScreen(
     NormEffects,
     (
@@ -76,4 +100,5 @@ NORM_SCREEN = FirstScreen(
     ),
     figures=_spreads,
     page_picture=lambda _: "batch_norm",
+    finding=_finding,
 )

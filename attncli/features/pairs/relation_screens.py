@@ -1,9 +1,12 @@
 """The first screen of `heads --relations`: the head that finds the most words of each relation."""
 
+from collections.abc import Iterator
+
 from attncli.features.pairs.relation_results import BestOfRelation, HeadRelations
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.system.plain_text import counted
+from attncli.system.plain_text import counted, plain_text
+from attncli.views.findings import percent
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -16,6 +19,7 @@ from attncli.views.first_screen import (
     RowCells,
     TextCells,
 )
+from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.texts import NO_NUMBER, file_name, fixed
 
@@ -42,6 +46,23 @@ def _beyond_offset(row: BestOfRelation) -> str:
     return f"+{fixed(row.share - row.offset_share, DECIMALS)}" if row.is_beyond_offset else NO_NUMBER
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the number of relations that a head finds better than an offset, and the clearest of them."""
+    best = report.result_of(HeadRelations).best
+    beyond = best.where(lambda row: row.is_beyond_offset)
+    than = "more words than any fixed offset"
+    if beyond:
+        yield f"For {len(beyond)} of {counted(len(best), 'relation')}, a head finds {than}."
+    else:
+        yield f"For none of {counted(len(best), 'relation')} is a head shown to find {than}."
+    row = max(beyond or best, key=lambda row: row.share - row.offset_share)
+    name, finds = plain_text(row.relation), f"{percent(row.share)} of {counted(row.words, 'word')}"
+    yield (
+        f"The clearest is {name}: {head_name(row)} finds {finds}, "
+        f"the offset {row.offset:+d} finds {percent(row.offset_share)}."
+    )
+
+
 RELATIONS_SCREEN = FirstScreen(
     HeadRelations,
     (
@@ -66,5 +87,6 @@ RELATIONS_SCREEN = FirstScreen(
         Notes(),
     ),
     page_table=lambda _: PageTable("relations", ("relation", "share", "offset_share")),
+    finding=_finding,
 )
 """The input; for the most frequent relations, the best head with the best fixed offset."""

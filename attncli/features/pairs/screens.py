@@ -1,5 +1,6 @@
 """The first screen of `heads --pairs`: the best head of each measure on held-out texts, and an example."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from attncli.features.pairs.results import (
@@ -14,6 +15,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import ends, named_head, number, percent
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -129,6 +131,29 @@ SCORES = (
     NumberCells("chance", decimals=DECIMALS),
 )
 """The share on both parts of the texts, with the best offset and chance."""
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the best head beside the best fixed offset, on held-out texts, and several heads together."""
+    result = report.result_of(HeadsOnPairs)
+    best = result.best_head
+    share = best.choosing if best.held_out is None else best.held_out
+    where = "" if best.held_out is None else " of texts that it was not chosen on"
+    text = percent(share) if best.measure == "hit" else number(share)
+    finds = f"the known partner of {text} of the positions{where}{ends(best)}"
+    if best.measure != "hit":
+        finds = f"known pairs with a precision of {text}{where.replace(' of', ' on')}{ends(best)}"
+    offset = ""
+    if best.offset is not None and best.offset_share is not None:
+        share = percent(best.offset_share) if best.measure == "hit" else number(best.offset_share)
+        offset = f"; the best fixed offset, {best.offset:+d}, finds {share}"
+    yield f"Head {named_head(best)} finds {finds}{offset}."
+    for row in result.combined:
+        if row.measure == best.measure and row.held_out is not None:
+            share = percent(row.held_out) if row.measure == "hit" else number(row.held_out)
+            yield f"{counted(row.num_heads, 'head')} together: {share}."
+
+
 PAIRS_SCREEN = FirstScreen(
     HeadsOnPairs,
     (
@@ -176,5 +201,6 @@ PAIRS_SCREEN = FirstScreen(
         Notes(apart=True, rank=0),
     ),
     page_table=lambda _: PageTable("strongest", ("measure", "mean", "statistic")),
+    finding=_finding,
 )
 """The input; the best head of each measure with the best fixed offset; its weights in one text."""

@@ -7,8 +7,9 @@ from functools import partial
 from attncli.features.pitfalls.results import MistakeComparison, MistakeLine, Mistakes
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.system.plain_text import plain_text
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import number
 from attncli.views.first_screen import FirstRows, FirstScreen, Ranked, Sentences, Special, SpecialCells
 from attncli.views.matrices import Matrix, matrices
 from attncli.views.screens import MOST_ROWS, MatrixPart, Opening
@@ -71,6 +72,16 @@ def _every_mistake(report: Report, display: Display) -> int:
     return len(report.result_of(Mistakes).pitfalls)
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the number of mistakes, and the mistake whose number is farthest from the right one."""
+    rows = report.result_of(Mistakes).pitfalls
+    yield f"Each of {counted(len(rows), 'mistake')} shows in one number."
+    if known := rows.where(lambda row: row.wrong is not None and row.right is not None):
+        row = max(known, key=lambda row: abs((row.wrong or 0.0) - (row.right or 0.0)))
+        name, figure = plain_text(row.pitfall), plain_text(row.figure).replace("_", " ")
+        yield f"The largest change: {name} makes {figure} {number(row.wrong)} instead of {number(row.right)}."
+
+
 MISTAKES_SCREEN = FirstScreen(
     Mistakes,
     (
@@ -83,8 +94,25 @@ MISTAKES_SCREEN = FirstScreen(
             least=1,
         ),
     ),
+    finding=_finding,
 )
 """Two lines for each mistake."""
+
+
+def _mistake_finding(report: Report) -> Iterator[str]:
+    """Yield the mistake, and the numbers that differ."""
+    result = report.result_of(MistakeComparison)
+    if report.about:
+        yield plain_text(report.about)
+    texts = [
+        f"{name.replace('_', ' ')} is {number(wrong)} instead of {number(result.right.number(name))}"
+        for name, wrong in result.wrong.numbers().items()
+        if name in result.right and wrong != result.right[name]
+    ]
+    text = "; ".join(texts)
+    yield f"{text[0].upper()}{text[1:]}." if texts else "None of the numbers shows it."
+
+
 MISTAKE_SCREEN = FirstScreen(
     MistakeComparison,
     (
@@ -95,5 +123,6 @@ MISTAKE_SCREEN = FirstScreen(
         FirstRows("growth"),
         FirstRows("readings"),
     ),
+    finding=_mistake_finding,
 )
 """The sentences about a mistake, its numbers, and wrong and right rows."""

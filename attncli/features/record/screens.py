@@ -11,6 +11,7 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, NamingLine, Notes, Sentences, Special
 from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, stack_sizes, survey_table
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.survey_findings import survey_finding
 
 NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
@@ -46,7 +47,8 @@ def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """Yield the lines above the maps on a page: the training steps, and the text that the maps show."""
+    """Yield what the heads look at, the training steps, and the text that the maps show."""
+    yield from survey_finding(report)
     yield from _training(report)
     survey = report.result_of(RecordedHeads)
     if survey.num_texts > 1 and report.tensors:

@@ -6,8 +6,9 @@ from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.features.results.results import GroupSummary, StoreSummary
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, Report, Row, Table
-from attncli.system.plain_text import plain_text
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import number
 from attncli.views.first_screen import FirstScreen, PageTable, Sentences, ShortenedLine, Special
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import TableLabels, statistic_tables
@@ -87,6 +88,34 @@ def _head_row(row: GroupSummary) -> Row:
 
 
 SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the groups with the largest and the smallest mean of the first statistic, and the failed runs."""
+    result = report.result_of(StoreSummary)
+    group_by: Sequence[str] = report.spec.get("group_by") or ()
+    _, first = _telling_rows(result.summary, group_by, 1)
+    for statistic in (str(row["statistic"]) for row in first):
+        rows = result.summary.where(lambda row, statistic=statistic: row.statistic == statistic)
+        most, least = (choose(rows, key=lambda row: row.mean) for choose in (max, min))
+        name = plain_text(statistic)
+        if most.mean == least.mean:
+            yield f"The mean of {name} is {number(most.mean)}."
+        else:
+            high, low = (f"{number(row.mean)} ({_group(row, group_by, rows)})" for row in (most, least))
+            yield f"The mean of {name} goes from {low} to {high}."
+    if result.failed:
+        yield f"{counted(len(result.failed), 'run')} failed."
+
+
+def _group(row: GroupSummary, group_by: Sequence[str], rows: Sequence[GroupSummary]) -> str:
+    """Return the settings of a group that differ between the groups, such as `num_heads 8`."""
+    if {*PLACES} <= {*group_by} and row.get("head") is not None:
+        return f"head {head_name(row)}"
+    names = [name for name in group_by if len({repr(each[name]) for each in rows}) > 1]
+    return plain_text(", ".join(f"{name} {row[name]}" for name in names)) or "this group"
+
+
 SUMMARY_SCREEN = FirstScreen(
     StoreSummary,
     (
@@ -96,5 +125,6 @@ SUMMARY_SCREEN = FirstScreen(
     ),
     next_steps=lambda *_: SUMMARY_STEPS,
     page_table=lambda _: PageTable("summary", ("statistic", "count", "mean", "std", "min", "max")),
+    finding=_finding,
 )
 """The most informative rows of a store."""

@@ -9,6 +9,7 @@ from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.views import Display
+from attncli.views.findings import number
 from attncli.views.first_screen import FirstScreen, PageTable, Sentences, Special
 from attncli.views.matrices import Curve, Curves, report_curves
 from attncli.views.screens import LEAST_ROWS, heading_lines
@@ -105,9 +106,31 @@ def _gradient_norms(report: Report, names: Collection[str]) -> Iterator[Curves]:
         yield Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the variances of the scores, and the largest weight with the smallest and the largest factor."""
+    result = report.result_of(ScaleEffects)
+    first, last = result.variance[0], result.variance[-1]
+    if first.get("raw_scores") is not None and first.get("scaled_scores") is not None:
+        sizes = " to ".join(dict.fromkeys(str(row.head_dim) for row in (first, last)))
+        raw, scaled = (
+            " to ".join(dict.fromkeys(number(row.number(name)) for row in (first, last)))
+            for name in ("raw_scores", "scaled_scores")
+        )
+        yield f"With head_dim {sizes}, the variance of scores is {raw} before scaling, {scaled} after."
+    least, most = (choose(result.sharpness, key=lambda row: row.factor) for choose in (min, max))
+    if most.get("max_weight") is not None and most.factor > least.factor:
+        weights, gradients = (
+            f"{number(least.number(name))} to {number(most.number(name))}"
+            for name in ("max_weight", "gradient_norm")
+        )
+        factors = f"× {most.factor:g} instead of × {least.factor:g}"
+        yield f"Logits {factors} take the largest weight from {weights} and the gradient from {gradients}."
+
+
 SCALE_SCREEN = FirstScreen(
     ScaleEffects,
     (Sentences(heading_lines, "title"), Special(_scaling, "numbers have bars, softmax a curve")),
     figures=_gradient_norms,
     page_table=lambda _: PageTable("sharpness", ("factor", "max_weight", "entropy", "gradient_norm")),
+    finding=_finding,
 )

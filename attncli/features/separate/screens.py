@@ -13,6 +13,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import ends, named_head, number, quoted
 from attncli.views.first_screen import (
     FirstScreen,
     IntervalCells,
@@ -27,6 +28,7 @@ from attncli.views.first_screen import (
     TextCells,
     interval,
 )
+from attncli.views.matrices import in_words
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, file_name, fixed
@@ -112,6 +114,25 @@ STATISTICS = (
     NumberCells("effect_size", ("Hedges'", "g"), DECIMALS),
 )
 TEXT = RowCells("text", lambda row: plain_text(row.id or str(row.text)))
+
+
+def _separate_finding(report: Report) -> Iterator[str]:
+    """Yield the detector over all heads beside the best baseline, and the head that separates best."""
+    result = report.result_of(SeparatedTexts)
+    held_out, baseline = result.held_out, plain_text(result.best_baseline().detector)
+    sides = "the two groups"
+    if result.fitted:
+        sides = f"{quoted(result.fitted[0].positive)} from {quoted(result.fitted[0].negative)}"
+    if held_out.auroc is None:
+        yield f"It is not known how well heads tell {sides} on new texts."
+    else:
+        auroc = f"AUROC {number(held_out.auroc)}{ends(held_out)}"
+        yield f"On new texts, heads tell {sides} with {auroc}; {baseline} alone, {number(held_out.baseline)}."
+    for row in result.strongest[:1]:
+        best = f"{named_head(row)} by {plain_text(in_words(row.statistic))}"
+        yield f"The best single head is {best}: {number(row.auroc)} (p = {fixed(row.p_value, 3)})."
+
+
 SEPARATE_SCREEN = FirstScreen(
     SeparatedTexts,
     (
@@ -150,6 +171,7 @@ SEPARATE_SCREEN = FirstScreen(
     ),
     page_picture=lambda _: "curves",
     page_table=lambda _: PageTable("detectors", ("detector", "auroc", "lower", "upper")),
+    finding=_separate_finding,
 )
 """The verdict; each detector by group; heads; misclassified texts."""
 
@@ -169,6 +191,18 @@ def _measured(report: Report, display: Display) -> Iterator[str]:
 def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     """The next steps that apply to scores, which have no detector and no groups."""
     return tuple(step for step in steps if step == "-o page.html")
+
+
+def _applied_finding(report: Report) -> Iterator[str]:
+    """Yield the number of positive texts, and how well they match their labels or the farthest one."""
+    result = report.result_of(AppliedDetector)
+    yield f"{result.num_positive:,} of {counted(result.num_texts, 'text')} are called positive."
+    if result.measured and result.measured.get("auroc") is not None:
+        yield f"They match their labels with AUROC {number(result.measured.auroc)}{ends(result.measured)}."
+        return
+    row = max(result.scores, key=lambda row: abs(row.margin))
+    name, predicted = plain_text(row.id or f"text {row.text}"), quoted(row.predicted)
+    yield f"The clearest is {name}, {predicted}, {number(abs(row.margin))} deviations from the threshold."
 
 
 APPLIED_SCREEN = FirstScreen(
@@ -191,4 +225,5 @@ APPLIED_SCREEN = FirstScreen(
     ),
     next_steps=_after_applying,
     page_table=lambda _: PageTable("scores", ("text", "predicted", "score")),
+    finding=_applied_finding,
 )

@@ -15,6 +15,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import listed, named_head, number, percent
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -200,6 +201,32 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return (further, *steps) if further else steps
 
 
+LITTLE_LOST = 0.1
+"""A loss in nats below which the answer hardly depends on a source."""
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the first source beside the next, and whether weights agree with it."""
+    result = report.result_of(AnswerSources)
+    first, *others = result.sources
+    by, name = first.ranked_by or "all_heads", _source_name(first)
+    value = number(first.number(by))
+    after = next((source for source in others if source.number(by) is not None), None)
+    compared = "" if after is None else f" ({_source_name(after)}: {number(after.number(by))})"
+    if by == "lost":
+        is_little = (first.lost or 0.0) < LITTLE_LOST
+        start = "The answer hardly depends on one source" if is_little else f"The answer comes from {name}"
+        yield f"{start}: without {name}, its log-probability falls by {value} nats{compared}."
+    else:
+        what = "contributes most to" if by == "effect" else "gets the most weight from"
+        yield f"{name} {what} the answer: {value}{compared}."
+    if first.number(by) is not None and by in ("lost", "effect") and others:
+        known = [row for row in result.rankings if row.first_right is not None]
+        for row in known[:1]:
+            which = "this source, too" if row.first_right else "another source"
+            yield f"{row.ranking.replace('_', ' ').capitalize()} together look most at {which}."
+
+
 SOURCE_SCREEN = FirstScreen(
     AnswerSources,
     (
@@ -212,8 +239,25 @@ SOURCE_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     page_table=lambda _: PageTable("sources", ("name", "lost", "all_heads")),
+    finding=_finding,
 )
 """One line per source; the answer with its sources; the agreement of weights with removal."""
+
+
+def _retrieval_finding(report: Report) -> Iterator[str]:
+    """Yield the head that finds the right sentence best, and the chosen heads."""
+    result = report.result_of(RetrievingHeads)
+    head = result.rows[0]
+    if not (found := head.get("share_found")):
+        yield "No head looks most at the right sentence."
+        return
+    weight = "" if head.get("weight") is None else f", with {number(head.weight)} of its weight"
+    contexts = f"{percent(found)} of the contexts"
+    yield f"Head {named_head(head)} looks most at the right sentence in {contexts}{weight}."
+    if len(result.chosen) > 1:
+        yield f"The {len(result.chosen)} heads chosen: {listed(map(plain_text, result.heads))}."
+
+
 RETRIEVAL_SCREEN = FirstScreen(
     RetrievingHeads,
     (
@@ -230,5 +274,6 @@ RETRIEVAL_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     page_table=lambda _: PageTable("heads", ("found", "weight")),
+    finding=_retrieval_finding,
 )
 """The heads that find the right sentence most often."""

@@ -23,6 +23,7 @@ from attncli.records.report import Report
 from attncli.settings.fields import ONE_HEAD
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import named_head, number
 from attncli.views.first_screen import (
     Element,
     FirstScreen,
@@ -255,6 +256,28 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(step for step in offered if step != "--follow" or not report.spec.get("follow"))
 
 
+def _watch_finding(report: Report) -> Iterator[str]:
+    """Yield the pattern that forms, with its first head and step, and the loss at both ends."""
+    result = report.result_of(HeadsInTraining)
+    steps, patterns = result.steps, [row for row in result.patterns or () if row.pattern not in PURPOSELESS]
+    if patterns:
+        row = max(patterns, key=lambda row: (row.pattern == FORMING[0], row.pattern in FORMING, row.heads))
+        first = f"{named_head(row)} at step {row.first_step:,}"
+        last = f"{counted(row.heads, 'head')} at step {steps[-1].step:,}"
+        yield f"The first head with the pattern {plain_text(row.pattern)} is {first}; {last} have it."
+    else:
+        yield f"No head shows a pattern from step {steps[0].step:,} to {steps[-1].step:,}."
+    yield from _loss_change(steps)
+
+
+def _loss_change(steps: Steps) -> Iterator[str]:
+    """Yield the first and the last loss, if there are two."""
+    known: list[TrainingStep | StepOfHead] = [step for step in steps if step.get("loss") is not None]
+    if len(known) > 1:
+        first, last = (f"{number(step.loss)} at step {step.step:,}" for step in (known[0], known[-1]))
+        yield f"The loss goes from {first} to {last}."
+
+
 WATCH_SCREEN = FirstScreen(
     HeadsInTraining,
     (
@@ -269,8 +292,28 @@ WATCH_SCREEN = FirstScreen(
     next_steps=_next_steps,
     if_empty={"changes": "No head changed its pattern."},
     page_table=lambda _: PageTable("patterns", ("pattern", "first_step", "heads")),
+    finding=_watch_finding,
 )
 """Numbers and counts of patterns over the steps, the heads at the last step, and changes."""
+
+
+def _head_finding(report: Report) -> Iterator[str]:
+    """Yield the last pattern with the step from which the head has it, and the loss at both ends."""
+    result, head = report.result_of(HeadInTraining), str(report.spec.get("head"))
+    for name in result.pattern_names():
+        spans = [
+            (str(pattern), next(iter(steps)).step)
+            for pattern, steps in groupby(result.head, key=lambda step: step[name])
+        ]
+        pattern, step = spans[-1]
+        change = f"{pattern} at every step"
+        if len(spans) > 1:
+            change = f"{spans[-2][0]} before step {step:,} and {pattern} from then on"
+        named = " ".join(filter(None, ["Head", name.partition(" ")[2], head]))
+        yield plain_text(f"{named} has the pattern {change}.")
+    yield from _loss_change(result.head)
+
+
 WATCH_HEAD_SCREEN = FirstScreen(
     HeadInTraining,
     (
@@ -283,5 +326,6 @@ WATCH_HEAD_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     page_table=lambda _: PageTable("head", ("step", "loss", "pattern")),
+    finding=_head_finding,
 )
 """Every statistic of a head over the steps, and the changes of its pattern."""

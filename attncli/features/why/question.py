@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.features.why.results import LINEAR
+from attncli.features.why.results import AT_LAST, LINEAR, SUM_OF
 from attncli.models.text_files import PromptsFile
 from attncli.records.arguments import head_name
 from attncli.records.columns import INTERVAL, few_notes
@@ -231,7 +231,7 @@ def _how_to_read_many(first: "Reading") -> str:
     if isinstance(first, Predicted) and first.answer is not None:
         compared = " minus that of the other token" if first.answer.against is not None else ""
         what = f"the answer's logit{compared}"
-    return f"Contribution of each part to {what} at the last token; the last norm scales all parts equally."
+    return f"{SUM_OF}{what}{AT_LAST}"
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
@@ -259,7 +259,7 @@ def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
 
     tokens = [token_text(pretrained, token) for token in result.ids]
     what = f"the logit of {tokens[0]!r}" + (f" minus that of {tokens[1]!r}" if len(tokens) > 1 else "")
-    return f"Contribution of each part to {what} at the last token; the last norm scales all parts equally."
+    return f"{SUM_OF}{what}{AT_LAST}"
 
 
 def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:

@@ -13,6 +13,18 @@ LOGIT = "logit"
 LINEAR = "linear"
 
 
+SUM_OF, AT_LAST = (
+    "Contribution of each part to ",
+    " at the last token; the last norm scales all parts equally.",
+)
+
+
+def explained_logit(how_to_read: str) -> str:
+    """Return what a sum explains, such as `the logit of 's'`, or an empty string for an edited report."""
+    is_known = how_to_read.startswith(SUM_OF) and how_to_read.endswith(AT_LAST)
+    return how_to_read.removeprefix(SUM_OF).removesuffix(AT_LAST) if is_known else ""
+
+
 class HeadLogit(Record):
     """The contribution of a head to a logit, and its strongest key at the last token, the `query`.
 

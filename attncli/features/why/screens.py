@@ -13,11 +13,13 @@ from attncli.features.why.results import (
     ScoreOfPart,
     ScoreParts,
     WritingHead,
+    explained_logit,
 )
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
+from attncli.views.findings import number, quoted, signed, token_at
 from attncli.views.first_screen import (
     FirstScreen,
     HalfWidthCells,
@@ -99,17 +101,21 @@ def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """Yield the token of the logit, the sum, and the head that changes the logit most."""
-    yield report.how_to_read
-    display = Display()
-    yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
-    first = next(iter(report.result_of(LogitAttribution).heads), None)
-    if first is not None and round(first.contribution or 0.0, display.precision):
-        token, weight = first.get("key_token"), first.get("key_weight")
+    """Yield the sum, and the head that changes the logit most."""
+    result = report.result_of(LogitAttribution)
+    parts, what = result.parts, explained_logit(report.how_to_read) or "the logit"
+    terms = {"the heads add": parts.heads, "the MLPs": parts.mlps, "the embedding": parts.embedding}
+    added = ", ".join(f"{term} {number(value)}" for term, value in terms.items())
+    yield plain_text(f"{what[0].upper()}{what[1:]} is {number(parts.logit)}: {added}.")
+    first = max(result.heads, key=lambda head: abs(head.contribution or 0.0), default=None)
+    if first is not None and float(number(first.contribution or 0.0)):
+        token, key, weight = (first.get(name) for name in ("key_token", "key", "key_weight"))
         looks = ""
-        if isinstance(token, str) and isinstance(weight, float):
-            looks = f", looking at {plain_text(token)} with {fixed(weight, display.precision)}"
-        yield f"{first.name} changes it most: {fixed(first.contribution, display.precision)}{looks}."
+        if isinstance(token, str) and isinstance(key, int) and isinstance(weight, float):
+            name = token_at(report, "key", key) if report.tokens else quoted(token)
+            looks = f", giving {name} {number(weight)} of its weight"
+        adds = "adds most" if (first.contribution or 0.0) > 0 else "lowers it most"
+        yield f"Head {plain_text(first.name)} {adds}: {signed(first.contribution)}{looks}."
 
 
 LOGIT_COLUMNS = (
@@ -227,6 +233,24 @@ def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
     return f"{writer.name} at {labels.place('key', writer.key)} {weight_text(writer.weight, precision)}"
 
 
+def _score_finding(report: Report) -> Iterator[str]:
+    """Yield the weight, and the weight without the part of each side that adds the most."""
+    result = report.result_of(ScoreParts)
+    tokens = {axis: token_at(report, axis, at) for axis, at in (("query", result.query), ("key", result.key))}
+    key = "itself" if result.query == result.key else tokens["key"]
+    head = plain_text(str(report.spec.get("head")))
+    yield f"Head {head} gives {key} {number(result.weight)} of the weight of {tokens['query']}."
+    texts = []
+    for side in ("key", "query"):
+        part = max(result.side(side), key=lambda part: part.score, default=None)
+        if part is not None and part.score > 0:
+            name = f"the {part.part}" if part.part in ("embedding", "biases") else plain_text(part.part)
+            texts.append(f"without what {name} wrote at {tokens[side]}, {number(part.weight_without)}")
+    if texts:
+        first, *others = texts
+        yield ", and ".join([f"W{first[1:].replace(', ', ', the weight would be ', 1)}", *others]) + "."
+
+
 SCORE_SCREEN = FirstScreen(
     ScoreParts,
     (
@@ -238,5 +262,6 @@ SCORE_SCREEN = FirstScreen(
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
     page_table=lambda _: PageTable("sides", ("side", "part", "score")),
+    finding=_score_finding,
 )
 """The weight and the score; the parts that wrote the key and the query, and the weight without each part."""

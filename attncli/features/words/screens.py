@@ -8,6 +8,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display, NothingToDraw
+from attncli.views.findings import number, quoted
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -21,6 +22,7 @@ from attncli.views.first_screen import (
     SpecialCells,
     TextCells,
 )
+from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, file_name
@@ -51,6 +53,18 @@ def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[C
     return [Column(("in the", "recording"), bars, left=True)]
 
 
+def _words_finding(report: Report) -> Iterator[str]:
+    """Yield the first and last word with their times, and the least certain word."""
+    result = report.result_of(SpokenWords)
+    first, last = result.words[0], result.words[-1]
+    begin = f"{quoted(first.word)}, which begins at {first.begin:.2f} s"
+    end = f"{quoted(last.word)}, which ends at {last.end:.2f} s"
+    words = counted(len(result.words), "word")
+    yield f"{words} in {result.seconds:.2f} s of sound: from {begin}, to {end}."
+    least = min(result.words, key=lambda word: word.probability)
+    yield f"The least certain word is {quoted(least.word)} (probability {number(least.probability)})."
+
+
 WORDS_SCREEN = FirstScreen(
     SpokenWords,
     (
@@ -70,6 +84,7 @@ WORDS_SCREEN = FirstScreen(
         Notes(),
     ),
     page_table=lambda _: PageTable("words", ("word", "begin", "end")),
+    finding=_words_finding,
 )
 """Each word with its beginning and end."""
 
@@ -89,6 +104,14 @@ def _together(report: Report, display: Display) -> Iterator[str]:
         return
     published = f"{1000 * result.error_of_published:.0f} ms for the {result.num_published} published heads"
     yield f"{first} and {published}; {result.published_among_first} heads are in both groups."
+
+
+def _aligning_finding(report: Report) -> Iterator[str]:
+    """Yield the head with the smallest error, and the error of several heads together."""
+    best = min(report.result_of(AligningHeads).heads, key=lambda head: head.error)
+    error = f"a median error of {1000 * best.error:.0f} ms"
+    yield f"Head {head_name(best)} finds best where words begin, with {error}."
+    yield from _together(report, Display())
 
 
 ALIGNING_SCREEN = FirstScreen(
@@ -111,6 +134,7 @@ ALIGNING_SCREEN = FirstScreen(
         Notes(),
     ),
     page_table=lambda _: PageTable("heads", ("error", "shift")),
+    finding=_aligning_finding,
 )
 """The heads that time words best, and their joint error."""
 
