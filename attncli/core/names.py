@@ -40,21 +40,56 @@ class RowStatistic(NamedTuple):
     """True if a head's value is the maximum over its rows rather than their mean."""
     unit: str = ""
     """The unit of the values, unless they are weights."""
+    about: str = ""
+    """A sentence on the values; that of a plugin's statistic is in the docstring of its formula."""
 
 
 # In the order in which reports name them.
 ROW_STATISTICS = {
-    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True, unit="nats"),
-    "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
-    "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
-    "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
-    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True, unit="tokens"),
-    "participation": RowStatistic("attncli.core.formulas:participation", running=True, unit="keys"),
+    "entropy": RowStatistic(
+        "attncli.core.formulas:entropy",
+        running=True,
+        unit="nats",
+        about="Entropy of the row's weights: 0 if one key has all the weight",
+    ),
+    "normalized_entropy": RowStatistic(
+        "attncli.core.formulas:normalized_entropy",
+        running=True,
+        about="Entropy of the row, divided by that of equal weights on all visible keys",
+    ),
+    "max_weight": RowStatistic(
+        "attncli.core.formulas:max_weight", signed=True, running=True, about="Largest weight of the row"
+    ),
+    "sink_mass": RowStatistic(
+        "attncli.core.formulas:sink_mass", signed=True, running=True, about="Weight on the first key"
+    ),
+    "distance": RowStatistic(
+        "attncli.core.formulas:distance",
+        positional=True,
+        running=True,
+        unit="tokens",
+        about="Weighted mean distance from the query to the keys; in a picture, in grid steps",
+    ),
+    "participation": RowStatistic(
+        "attncli.core.formulas:participation",
+        running=True,
+        unit="keys",
+        about="Number of keys that would share the weight evenly: 1 / Σ p²",
+    ),
     "local_mass": RowStatistic(
-        "attncli.core.formulas:local_mass", positional=True, running=True, unit="weight"
+        "attncli.core.formulas:local_mass",
+        positional=True,
+        running=True,
+        unit="weight",
+        about="Weight on the few first keys and on the keys nearest to the query",
     ),
     "max_score": RowStatistic(
-        "attncli.core.formulas:max_score", running=True, needs_scores=True, is_peak=True, unit="score"
+        "attncli.core.formulas:max_score",
+        running=True,
+        needs_scores=True,
+        is_peak=True,
+        unit="score",
+        about="Largest score that enters the softmax",
     ),
 }
 WEIGHT_STATISTICS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.needs_scores)
@@ -108,6 +143,7 @@ WITH_SHARE = (
     "special_mass",
 )
 """The patterns that are also reported as a share of all weight, as NAME_mul."""
+SHARE = "_mul"
 
 # Statistics of the row that chose a token: functions of `attncli.core.formulas.PromptedRows`.
 WRITING = {
@@ -134,12 +170,47 @@ LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
-    *map("{}_mul".format, WITH_SHARE),
+    *(f"{name}{SHARE}" for name in WITH_SHARE),
     "one_key_mass",
     "high_norm_mass",
     "value_norm",
 )
 """The statistics of each head in a survey."""
+
+OF_THESE = ", over the queries that have one"
+STATISTICS_ABOUT = {
+    "sink_mass_4": "Weight on the first four keys",
+    "previous_token": "Weight on the token before the query",
+    "next_token": "Weight on the token after the query",
+    "current_token": "Weight on the query's own token",
+    "neighbour": "Weight on the patches around the query's patch",
+    "duplicate_token": f"Weight on earlier copies of the query's token{OF_THESE}",
+    "induction": f"Weight on the tokens after earlier copies of the query's token{OF_THESE}",
+    "special_mass": "Weight on the tokenizer's special tokens, such as [CLS] and <s>",
+    "from_to_weight": "Weight of the tokens that --from names, or of all, on the tokens that --to names",
+    "others_to_weight": "Weight of all other tokens on the tokens that --to names",
+    "induction_stripe": "On repeated random tokens: weight on the token after the query's earlier copy",
+    "distance_seconds": "Weighted mean distance in time from the query to the keys",
+    "near_mass": "Weight on keys less than 0.1 seconds from the query",
+    "prompt_mass": "Weight on the tokens of the prompt",
+    "text_mass": "Weight on the prompt without its first token and special tokens",
+    "written_mass": "Weight on the tokens that the model wrote",
+    "lookback_ratio": "Mean weight on a prompt token, as a share of that plus the mean weight on a new token",
+    "needle_mass": "Weight on the tokens of the needle",
+    "retrieval": "Share of the copied tokens at which the head looks most at the same token in the needle",
+    "one_key_mass": "Largest mean weight of all rows on one key, neither the first nor a special token",
+    "high_norm_mass": "Weight on the patches whose vectors have a large norm in the last block",
+    "value_norm": "Norms of the weighted values of a row, after the output projection, added up",
+    "logsumexp": "Logarithm of the sum of exp(score) over the row",
+    "outside_mass": "Weight on the sink, which no key gets",
+    "top_keys": "Positions of the keys with the largest weights",
+    "top_weights": "The largest weights of the row",
+    "received_mass": "Weight of all queries on the key, added up",
+    "jensen_shannon": "Distance between the two rows of weights",
+}
+"""Sentences on the other statistics of rows, keys and heads."""
+STATISTIC_UNITS = {"distance_seconds": "seconds"}
+"""Units of these statistics, unless they are weights."""
 
 
 STARTS_SPECIAL = "starts_special"

@@ -9,6 +9,7 @@ Reports, tables, stores, conditions, units and data frames all use this declarat
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType, UnionType
@@ -30,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attncli.errors import NoSuchName, UserError
+from attncli.records.meanings import INTERVAL, Meaning, meaning_of_end, meaning_of_name, spaced
 from attncli.records.tabled import SmallTable
 from attncli.records.values import (
     Cell,
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
-INTERVAL = ("_low", "_high")
-"""Suffixes of the lower and upper end of a mean's 95 % interval."""
 FEW = 50
 """With fewer texts, Student's t covers the mean of a skewed statistic in fewer than 93 of 100 cases."""
 
@@ -110,7 +110,8 @@ class ColumnKind:
     such as logit or nats. A store keeps its numbers unless `is_kept` is false, as for positions. If
     `is_needed` is false, reports of older versions may lack the column. `of` computes a cell from the row's
     other cells. If a mean over texts `has_interval`, the columns NAME_low and NAME_high hold its interval if
-    there are several texts.
+    there are several texts. `label` is its name for people, by default the name with blanks, and `about` is a
+    sentence on its cells.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class ColumnKind:
         is_needed: bool = True,
         has_interval: bool = False,
         of: "Callable[[Record], object] | None" = None,
+        label: str = "",
+        about: str = "",
     ) -> None:
-        self.name = name
+        self.name, self.label, self.about = name, label, about
         self.kinds: tuple[type, ...] = ()
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
         self.has_interval = has_interval
@@ -165,6 +168,8 @@ def column(
     name: str = "",
     *,
     unit: str = "",
+    label: str = "",
+    about: str = "",
     is_kept: bool = True,
     is_needed: bool = True,
     has_interval: bool = False,
@@ -176,7 +181,7 @@ def column(
     is the cell.
     """
     compute = cast("Callable[[Record], object] | None", of)
-    return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, compute))
+    return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, compute, label, about))
 
 
 class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
@@ -185,13 +190,21 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
     others: ClassVar[ColumnKind | None] = None
     """The type of columns named in the data, such as relations: `class Row(Record, others=float)`."""
+    shared: ClassVar[Mapping[str, Meaning]] = {}
+    """The meanings of columns that several classes of rows share, unless the column has its own sentence."""
 
     def __init_subclass__(
-        cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: object = None
+        cls,
+        numbers: Iterable[str] = (),
+        units: Mapping[str, str] | None = None,
+        others: object = None,
+        others_about: str = "",
+        shared: Mapping[str, Meaning] | None = None,
     ) -> None:
         """Declare the columns; `numbers` names further optional columns of numbers, `units` their units."""
         if others is not None:
-            cls.others = ColumnKind().named("others", others)
+            cls.others = ColumnKind(about=others_about).named("others", others)
+        cls.shared = {**cls.shared, **(shared or {})}
         declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
@@ -247,6 +260,20 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     def declared(cls, name: str) -> ColumnKind | None:
         """Return the column with that name, or None if only another version declares the column."""
         return cls.columns.get(name, cls.others)
+
+    @classmethod
+    def meaning(cls, name: str) -> Meaning:
+        """Return the label, unit and sentence of a column, which may be one of another version's columns."""
+        declared = cls.declared(name)
+        unit = "" if declared is None else declared.unit
+        for end, word in zip(INTERVAL, ("lower", "upper"), strict=True):
+            mean = cls.columns.get(name.removesuffix(end))
+            if mean is not None and mean.name != name:
+                return meaning_of_end(cls.meaning(mean.name), word)
+        if declared is not None and declared.about:
+            return Meaning(declared.about, unit, declared.label or spaced(name))
+        meaning = cls.shared[name] if name in cls.shared else meaning_of_name(name)
+        return Meaning(meaning.about, unit or meaning.unit, meaning.label or spaced(name))
 
     @classmethod
     def has_computed_columns(cls) -> bool:
@@ -339,7 +366,7 @@ class Records(Table[R]):
         return SmallTable.of(self.kind.__name__, self).text()
 
     def _repr_html_(self) -> str:
-        return SmallTable.of(self.kind.__name__, self).html()
+        return SmallTable.of(self.kind.__name__, self).html(self.kind.meaning)
 
     def sorted(self, key: str | Callable[[R], SortKey]) -> "Records[R]":
         """Return the rows in ascending order of a column, with missing cells last, or of a function's value.
@@ -451,6 +478,8 @@ class StatisticGroup:
     is_single: bool = False
     is_numbers: bool = False
     is_bare_alone: bool = False
+    meaning: Meaning = field(default_factory=Meaning)
+    """Its name for people, and a sentence on its rows."""
 
     @property
     def is_table(self) -> bool:
@@ -507,6 +536,8 @@ class StatisticGroup:
 def group(
     name: str = "",
     *,
+    label: str = "",
+    about: str = "",
     axes: tuple[str, ...] = (),
     is_kept: bool = True,
     is_needed: bool = True,
@@ -516,8 +547,10 @@ def group(
     """Declare a field of a result that is one of a report's statistics; see `StatisticGroup`.
 
     By default, the statistic has the field's name. Fields that may be empty or are not needed are optional.
+    `label` is its name for people, by default the name with blanks, and `about` is a sentence on it.
     """
-    metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
+    meaning = Meaning(about, label=label)
+    metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone, meaning)}
     must_be_given = is_needed and not may_be_empty
     return cast(T, field(metadata=metadata) if must_be_given else field(default=None, metadata=metadata))
 
@@ -540,9 +573,9 @@ def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
     return cast(NamedTensor | None, declared)
 
 
-def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see group
-    """Declare a single number in the group with that name."""
-    return cast(T, field(metadata={"number": (name, unit)}))
+def number(name: str, *, unit: str = "", label: str = "", about: str = "") -> T:  # type: ignore[type-var]  # see group
+    """Declare a single number in the group with that name; see `column`."""
+    return cast(T, field(metadata={"number": (name, ColumnKind(unit=unit, label=label, about=about))}))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -610,7 +643,7 @@ class Result:
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
             if "group" in part.metadata:
                 name, axes, *flags = part.metadata["group"]
-                is_kept, is_needed, may_be_empty, is_bare_alone = flags
+                is_kept, is_needed, may_be_empty, is_bare_alone, meaning = flags
                 (kind,) = get_args(annotation) or (annotation,)
                 name = name or part.name
                 groups[name] = StatisticGroup(
@@ -623,12 +656,20 @@ class Result:
                     may_be_empty,
                     is_single=get_origin(annotation) is None,
                     is_bare_alone=is_bare_alone,
+                    meaning=meaning._replace(label=meaning.label or spaced(name)),
                 )
             elif "number" in part.metadata:
-                name, unit = part.metadata["number"]
-                numbers.setdefault(name, {})[part.name] = ColumnKind(unit=unit).named(part.name, part.type)
+                name, declared = part.metadata["number"]
+                numbers.setdefault(name, {})[part.name] = copy(declared).named(part.name, part.type)
                 kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
-                groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, is_numbers=True)
+                groups[name] = StatisticGroup(
+                    name,
+                    kind,
+                    (*numbers[name],),
+                    is_single=True,
+                    is_numbers=True,
+                    meaning=Meaning(label=spaced(name)),
+                )
         return (*groups.values(),)
 
     @classmethod

@@ -17,6 +17,7 @@ from attncli.core.names import (
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
+    STATISTIC_UNITS,
     UNNAMED,
     HeadPattern,
 )
@@ -144,7 +145,7 @@ class HeadInStack(Record):
     head: int = column(is_kept=False)
 
 
-UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {"distance_seconds": "seconds"}
+UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | STATISTIC_UNITS
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):

@@ -1,9 +1,10 @@
 """Rows as a small table: as plain text for a prompt, as HTML for a notebook."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+from attncli.records.meanings import Meaning, meaning_of_name
 from attncli.system.plain_text import counted, plain_text
 
 MOST_ROWS, MOST_COLUMNS = 10, 7
@@ -46,9 +47,13 @@ class SmallTable(NamedTuple):
         aligned = ("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
         return "\n".join([self.about, *aligned])
 
-    def html(self) -> str:
-        """Return the table in HTML for a notebook."""
-        head = "".join(f"<th{CELL}>{escape(name)}</th>" for name in self.header)
+    def html(self, meaning: Callable[[str], Meaning] = meaning_of_name) -> str:
+        """Return the table in HTML for a notebook; a column's meaning is the title of its header."""
+        titles = [escape(plain_text(meaning(name).title())) for name in self.header]
+        cells = [CELL + (f' title="{title}"' if title else "") for title in titles]
+        head = "".join(
+            f"<th{cell}>{escape(name)}</th>" for name, cell in zip(self.header, cells, strict=True)
+        )
         rows = ("".join(f"<td{CELL}>{escape(cell)}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         about = f"<p>{escape(self.about)}</p>"

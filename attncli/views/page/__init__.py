@@ -29,6 +29,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, png_size
 from attncli.views.page.blocks import SOURCES, PageBlock, blocks_of, page_script
+from attncli.views.page.meanings import page_meanings
 from attncli.views.picture_maps import left_out, title_of
 from attncli.views.tables import first_screen
 from attncli.views.texts import heading, named_tokens, subtitle, title
@@ -171,6 +172,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "rows": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
         "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
+        "columns": page_meanings(report),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "blocks": {block.name: _sanitised(plain(data)) for block, data in blocks},
         "replaced": [name for block, _ in blocks for name in block.replaces],

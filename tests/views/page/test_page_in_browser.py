@@ -509,14 +509,14 @@ def test_a_page_without_tokens_has_its_ranked_table_beside_its_map(opened: Opene
     page = opened(page_of(why_report()), width=width)
     tables = page.locator("#tables .table")
     assert [title.split("\n")[0] for title in tables.all_inner_texts()] == [
-        "head 29:2, token by token", "heads", "patterns",
+        "Head 29:2, token by token", "heads", "patterns",
     ]  # fmt: skip
-    assert tables.nth(0).locator("tbody tr").nth(5).locator("td").all_inner_texts() == [
+    assert tables.nth(0).locator("tbody tr").nth(5).locator("th, td").all_inner_texts() == [
         "5 street",
         "1.6667",
         "0.3333",
     ]
-    assert tables.nth(1).locator("th").all_inner_texts() == ["head", "pattern", "contribution"]
+    assert tables.nth(1).locator("thead th").all_inner_texts() == ["head", "pattern", "contribution"]
     assert tables.nth(2).locator("td.number").all_inner_texts() == ["15", "-"]
     assert page.inner_text("#legend").split()[0] == "logit"
     assert page.locator(".map-numbers span").first.is_visible()

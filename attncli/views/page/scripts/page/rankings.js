@@ -2,7 +2,7 @@
 
 import { chosen } from "./chosen.js";
 import { byId, fillSelect, make } from "../parts/elements.js";
-import { PLACES, words } from "../parts/tables.js";
+import { meaningsOf, PLACES } from "../parts/tables.js";
 import { shortPlace, tokensAlong } from "../values/labels.js";
 import { isNumber } from "../values/numbers.js";
 
@@ -26,18 +26,19 @@ function computedRankings() {
   const heads = surveyed(report);
   if (heads.length && tensor.axes.includes("layer")) {
     const isStatistic = (name) => !PLACES.includes(name) && heads.some((row) => isNumber(row[name]));
+    const meanings = meaningsOf(report, "heads");
     const rows = new Map(heads.map((row) => [`${row.layer}:${row.head}`, row]));
     return Object.keys(heads[0])
       .filter(isStatistic)
       .map((name) => ({
         name,
-        label: name === "from_to_weight" ? weightLabel(report.sought) : words(name),
+        label: name === "from_to_weight" ? weightLabel(report.sought) : meanings(name).label,
         of: (place) => rows.get(shortPlace(place))?.[name],
       }));
   }
   const means = report.rows.filter(({ axes }) => String(axes.slice(0, -1)) === String(tensor.leading));
   return means.map((rows) => {
-    const name = `mean ${words(rows.name)}`;
+    const name = `mean ${meaningsOf(report)(rows.name).label}`;
     return { name, label: name, of: (place) => mean(rows.at(place)) };
   });
 }

@@ -4,7 +4,7 @@ import { chosen, sources } from "./chosen.js";
 import { surveyed } from "./rankings.js";
 import { fillStatistics } from "../parts/cards.js";
 import { byId, make, makeToken } from "../parts/elements.js";
-import { PLACES } from "../parts/tables.js";
+import { meaningsOf, PLACES } from "../parts/tables.js";
 import { Tensor } from "../values/arrays.js";
 import { endsOf, shadingOf } from "../values/colours.js";
 import { shortPlace, tokensAlong } from "../values/labels.js";
@@ -78,7 +78,8 @@ export function showHeadStatistics(place) {
   if (!row) return;
   const patterns = patternsOf(row);
   const named = patterns ? [["pattern", patterns]] : [];
-  fillStatistics(byId("head-statistics"), [...named, ...Object.entries(row).filter(isStatistic)]);
+  const pairs = [...named, ...Object.entries(row).filter(isStatistic)];
+  fillStatistics(byId("head-statistics"), pairs, meaningsOf(chosen.report, "heads"));
 }
 
 export function showNotes(report) {

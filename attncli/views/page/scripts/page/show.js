@@ -60,8 +60,7 @@ export async function showReport(index) {
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
   const isReplaced = (name) => report.replaced.includes(name);
-  const tables = Object.entries(report.statistics).filter(([name]) => !isReplaced(name));
-  showTables(byId("tables"), Object.fromEntries(tables), showHead);
+  showTables(byId("tables"), report, isReplaced, showHead);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await showSound(byId("sound"), report);

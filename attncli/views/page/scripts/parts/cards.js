@@ -1,7 +1,7 @@
 // One card per selected or hovered token: what it looks at, what looks at it, and the statistics of its row.
 
 import { make, makeToken } from "./elements.js";
-import { tableOf, words } from "./tables.js";
+import { meaningsOf, tableOf } from "./tables.js";
 import { labelText, placeText } from "../values/labels.js";
 import { scalar, weightText } from "../values/numbers.js";
 
@@ -19,14 +19,14 @@ export function showCards(container, matrices, sources, statistics, onUnpin) {
 const HINT = "Point at a token, or focus it, to see what it looks at and what looks at it; click to select it.";
 
 // Statistics of every row of a matrix as a table, or an empty text if the report has none.
-export function everyRow({ rowLabels, place }, { rows }) {
-  const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
+export function everyRow({ rowLabels, place }, report) {
+  const shown = report.rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
   if (!shown.length) return "";
   const mappings = rowLabels.map((label, i) => {
     const pairs = shown.map((tensor) => [tensor.name, tensor.at(place)[i]]);
     return { query: labelText(label), ...Object.fromEntries(pairs) };
   });
-  return tableOf("statistics of each row", mappings, null);
+  return tableOf("Statistics of each row", mappings, null, { meanings: meaningsOf(report, "rows") });
 }
 
 function cardOf(matrix, source, statistics, onUnpin, isNamed) {
@@ -90,7 +90,8 @@ function listOf(title, numbers, labels, decimals) {
 }
 
 // Statistics of the query's row and of the key's column.
-function statisticsOf({ query, key }, { rows, keys }, { place }) {
+function statisticsOf({ query, key }, report, { place }) {
+  const { rows, keys } = report;
   const pairs = [];
   const add = (tensors, axis, index) => {
     for (const tensor of tensors) {
@@ -99,14 +100,16 @@ function statisticsOf({ query, key }, { rows, keys }, { place }) {
   };
   if (query !== null) add(rows, "query", query);
   if (key !== null) add(keys, "key", key);
-  return fillStatistics(make("dl", { class: "statistics" }), pairs);
+  return fillStatistics(make("dl", { class: "statistics" }), pairs, meaningsOf(report));
 }
 
-export function fillStatistics(list, pairs) {
+// `meanings` are those of the names.
+export function fillStatistics(list, pairs, meanings = meaningsOf({})) {
   const text = (value) => (typeof value === "string" ? value : scalar(value));
-  const lines = pairs.map(([name, value]) =>
-    make("div", {}, make("dt", { text: words(name) }), make("dd", { text: text(value) })),
-  );
+  const lines = pairs.map(([name, value]) => {
+    const { label, title } = meanings(name);
+    return make("div", title ? { title } : {}, make("dt", { text: label }), make("dd", { text: text(value) }));
+  });
   list.replaceChildren(...lines);
   return list;
 }

@@ -1,7 +1,7 @@
 // Numbers of a report that are drawn as line charts.
 
 import { chartOf } from "./charts.js";
-import { tableOf, words } from "./tables.js";
+import { meaningsOf, tableMeaning, tableOf, words } from "./tables.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { scalar } from "../values/numbers.js";
 
@@ -21,7 +21,7 @@ export async function showCurves(container, report, tensors) {
           : chartOfTensor(report, tensor),
     );
   for (const [name, value] of Object.entries(report.statistics)) {
-    if (Array.isArray(value)) charts.push(...chartsOfRows(name, value));
+    if (Array.isArray(value)) charts.push(...chartsOfRows(tableMeaning(report, name).label, value, meaningsOf(report, name)));
   }
   container.replaceChildren(...charts);
   container.hidden = !charts.length;
@@ -65,7 +65,7 @@ function curveOf({ name, values }, { name: placesName, values: places }) {
 const POSITIONS = ["keys", "top_keys"];
 
 // One line per row, named after its first column.
-function chartsOfRows(title, rows) {
+function chartsOfRows(title, rows, meanings) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
   if (POSITIONS.some((name) => others.includes(name))) return [];
   const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
@@ -75,11 +75,11 @@ function chartsOfRows(title, rows) {
   const lists = others.filter((name) => isList(name) && name !== over);
   return lists.map((name) => {
     const lines = rows.map((row) => ({
-      name: typeof row[first] === "string" ? row[first] : `${words(first)} ${row[first]}`,
+      name: typeof row[first] === "string" ? row[first] : `${meanings(first).label} ${row[first]}`,
       numbers: row[name].map((value) => value ?? NaN),
     }));
     const places = across ?? rows[0][name].map((_, i) => i);
-    const axis = { name: words(over ?? "place"), places, labels: places.map(String) };
-    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: !["budget", "false_positive_rate"].includes(over) });
+    const axis = { name: over ? meanings(over).label : "place", places, labels: places.map(String) };
+    return chartOf(`${title}: ${meanings(name).label}`, lines, { ...axis, isCounted: !["budget", "false_positive_rate"].includes(over) });
   });
 }
