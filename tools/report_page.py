@@ -1,29 +1,33 @@
 """Writes the lists of columns in docs/report.md: python tools/report_page.py [--check]
 
 The lists come from the classes of results and are between two comments of the page. Each class of rows is
-described by the first sentence of its docstring, followed by the names of its columns. Units, shared columns
-and missing values are described once, at the top of the lists.
+described by the first sentence of its docstring, followed by the names of its columns. Shared columns are
+named once, at the top of the lists; a table below them says what each column means.
 """
 
 import inspect
-import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from attncli.records.columns import INTERVAL, ColumnKind, Record, Result, StatisticGroup
+from attncli.core.names import SHARE
+from attncli.records.columns import ColumnKind, Record, Result, StatisticGroup
+from attncli.records.glossary import glossary, is_end
 from attncli.records.kinds import KINDS
+from attncli.records.meanings import INTERVAL
 from attncli.records.tabled import PLACE
 
 PAGE = Path(__file__).parent.parent / "docs" / "report.md"
+TITLE = """### What the columns mean
+
+A head's statistic is the mean over its rows, but `max_score` the largest; `..._mul` is a share of all weight.
+`attn info columns NAME` prints the row of a column.
+
+"""
 BEGIN, END = "<!-- results: python tools/report_page.py -->\n", "<!-- end of results -->\n"
 
 
-OMITTED = re.compile(
-    r", or None [^,;]*$|, which are None if [^,;]*$|,? (?:as in|see) `[A-Z]\w+`|; see `[A-Z]\w+`"
-)
-"""Parts of a sentence that readers of the page don't need: missing values, and names of classes."""
 SHARED = {
     "strongest key": ("query", "query_token", "key", "key_token", "key_weight"),
     "effects": ("loss", "probability", "logit_difference", "kl", "restored", "cls_change", "output_change"),
@@ -33,8 +37,6 @@ SHARED = {
     "interval": ("lower", "upper"),
 }
 """Names for columns that several classes of rows share."""
-UNITS = ("nats", "logit", "seconds", "tokens")
-"""Units that are listed; the others are those of a statistic whose formula is on the page."""
 NOT_LISTED = {
     *("pattern_rows", "without_first_rows", "named_tokens", "example_weights", "part_names", "key_parts"),
     *(
@@ -53,11 +55,9 @@ NOT_LISTED = {
 """Groups that only attn's own tables, pages and commands read."""
 
 
-def first_sentence(kind: type[Record]) -> str:
-    """The first sentence of a class's docstring, without its full stop; empty if names of counts say all."""
-    if not kind.__doc__ or all(name.startswith("num_") for name in kind.columns):
-        return ""
-    return OMITTED.sub("", re.split(r"(?<=\S)\.(?: |$)", " ".join(kind.__doc__.split()))[0])
+def sentence(kind: type[Record]) -> str:
+    """The sentence on a class of rows; empty if names of counts say all."""
+    return "" if all(name.startswith("num_") for name in kind.columns) else kind.about_rows()
 
 
 def column_list(kind: type[Record]) -> str:
@@ -110,27 +110,32 @@ def group_lines(groups: Collection[list[StatisticGroup]], earlier: dict[type[Rec
         else:
             earlier[rows] = kind
             axes = f" ({', '.join(same[0].axes)})" if same[0].axes else ""
-            content = ". ".join(part for part in (first_sentence(rows), column_list(rows)) if part)
+            content = ". ".join(part for part in (sentence(rows), column_list(rows)) if part)
             lines.append(f"- {names}{axes}: {content}\n")
     lines += [f"- {', '.join(names)}: as in {other}\n" for other, names in repeated.items()]
     return "".join(lines)
 
 
 def legend() -> str:
-    """Tables of the names of shared columns, and of the columns that have a unit."""
-    columns: dict[str, set[str]] = defaultdict(set)
-    kinds = (group.kind for result in KINDS.values() for group in result.groups())
-    for column in (column for kind in kinds if kind for column in kind.columns.values()):
-        if not column.name.endswith(INTERVAL):
-            columns[column.unit].add(column.name)
-    shared = table("short for", SHARED)
-    return f"{shared}\n{table('unit', {unit: sorted(columns[unit]) for unit in UNITS})}"
+    """A table of the names of shared columns."""
+    lines = [f"| {name} | {', '.join(f'`{column}`' for column in SHARED[name])} |\n" for name in SHARED]
+    return "".join(["| short for | columns |\n| --- | --- |\n", *lines])
 
 
-def table(head: str, columns: Mapping[str, Iterable[str]]) -> str:
-    """A table of columns by name."""
-    lines = [f"| {name} | {', '.join(f'`{column}`' for column in columns[name])} |\n" for name in columns]
-    return "".join([f"| {head} | columns |\n| --- | --- |\n", *lines])
+def column_table() -> str:
+    """A row for each column: its name, its unit and what it means, without the ends of intervals."""
+    rows = []
+    for name, entries in glossary(NOT_LISTED).items():
+        if is_end(name) or name.endswith(SHARE):
+            continue
+        units = dict.fromkeys(entry.meaning.unit for entry in entries if entry.meaning.unit)
+        texts = [
+            f"{about} ({tables.partition(':')[0]})" if len(entries) > 1 else about
+            for (about, *_), (tables, *_) in entries
+        ]
+        content = "; ".join(dict.fromkeys(texts)).replace("|", r"\|")
+        rows.append(f"| `{name}` | {', '.join(units)} | {content} |\n")
+    return "".join(["| column | unit | meaning |\n| --- | --- | --- |\n", *rows])
 
 
 def result_lists() -> Iterator[str]:
@@ -151,7 +156,8 @@ def report_page() -> str:
     """The page with its lists written anew."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{legend()}{''.join(result_lists())}\n{END}{after}"
+    lists = f"{legend()}{''.join(result_lists())}\n{TITLE}{column_table()}"
+    return f"{before}{BEGIN}\n{lists}\n{END}{after}"
 
 
 if __name__ == "__main__":

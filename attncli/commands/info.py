@@ -1,17 +1,18 @@
-"""`attn info`: versions, plugins, JSON Schemas, the papers behind reports, and a skill for coding agents."""
+"""`attn info`: versions, plugins, columns, JSON Schemas, papers behind reports, a skill for coding agents."""
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
+from textwrap import wrap
 from typing import Any
 
 import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import tile_pass_in_use
-from attncli.errors import DONE, FAILED, UserError
+from attncli.errors import DONE, FAILED, UserError, nearest
 from attncli.feature import (
     FORMER_GROUPS,
     GROUP,
@@ -29,6 +30,7 @@ from attncli.feature import (
     read_file,
 )
 from attncli.index import FEATURES, installed_features
+from attncli.records.glossary import glossary, is_end
 from attncli.records.kinds import RESULT_CLASSES
 from attncli.records.papers import card_papers
 from attncli.runs.saved_reports import report_schema
@@ -50,7 +52,7 @@ PACKAGES = (
     "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
 )  # fmt: skip
 """Packages that attn computes with or that extras install."""
-NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info --help"
+NEXT = "Next: attn info plugins  attn info columns  attn info cite FILE  attn info skill"
 
 
 def _parts_with_taken_names(card: Feature) -> list[str]:
@@ -183,7 +185,24 @@ def show_skill() -> int:
     return DONE
 
 
-CITE = "cite"
+def show_columns(names: Sequence[str]) -> int:
+    """Print the unit, the meaning and the tables of the named columns, or a table of all columns."""
+    columns = glossary()
+    for name in names:
+        if name not in columns:
+            raise UserError(f"info: no column {name}{nearest(name, columns)}: attn info columns lists them")
+    if not names:
+        listed = ((name, entry.meaning) for name, entries in columns.items() for entry in entries)
+        _print_rows((name, each.unit, each.about) for name, each in listed if not is_end(name))
+    for name in names:
+        for meaning, tables in columns[name]:
+            print(plain_text(f"{name} ({meaning.unit})" if meaning.unit not in name else name))
+            print(plain_text(f"  {meaning.about}"))
+            print("\n".join(wrap("; ".join(tables), 80, initial_indent="  ", subsequent_indent="  ")))
+    return DONE
+
+
+CITE, COLUMNS = "cite", "columns"
 PARTS: dict[str, Callable[[], int]] = {
     "plugins": show_plugins,
     "config-schema": partial(_show_schema, config_schema),
@@ -193,6 +212,7 @@ PARTS: dict[str, Callable[[], int]] = {
 EXAMPLES = (
     "attn info",
     "attn info plugins",
+    "attn info columns entropy",
     "attn info config-schema > attn.schema.json",
     "attn info report-schema > report.schema.json",
     "attn info cite report.json",
@@ -200,21 +220,29 @@ EXAMPLES = (
 )
 PART = argument(
     "part",
-    "plugins: installed plugins; config-schema, report-schema: JSON Schemas; cite: the papers behind saved "
-    "reports; skill: instructions for coding agents (default: versions)",
+    "plugins: installed plugins; columns: what the columns of results mean; config-schema, report-schema: "
+    "JSON Schemas; cite: the papers behind saved reports; skill: instructions for coding agents (default: "
+    "versions)",
     "PART",
     required=False,
-    choices=(*PARTS, CITE),
+    choices=(*PARTS, COLUMNS, CITE),
 )
 FILES = argument(
-    "files", "With cite: saved reports.", "FILE", kind=list[str], required=False, reads_file=True
+    "files",
+    "With cite: saved reports. With columns: names of columns.",
+    "FILE",
+    kind=list[str],
+    required=False,
+    reads_file=True,
 )
 
 
 def show_info(part: str | None, files: list[str] | None) -> int:
     """Print the versions or, if a part is named, that part."""
     if part is not None:
-        refuse_unknown("info", part, (*PARTS, CITE))
+        refuse_unknown("info", part, (*PARTS, COLUMNS, CITE))
+    if part == COLUMNS:
+        return show_columns(files or ())
     if part == CITE:
         if not files:
             raise UserError("info: cite needs saved reports: attn info cite report.json")

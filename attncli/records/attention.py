@@ -12,63 +12,65 @@ from attncli.records.values import Mask, NamedTensor, Tensors, later_keys
 class ScoreMoments(Record):
     """The mean, unbiased variance, minimum and maximum of the scores of visible keys."""
 
-    mean: float | None
-    variance: float | None
-    min: float | None = column(is_needed=False)
-    max: float | None = column(is_needed=False)
+    mean: float | None = column(about="Mean over the scores of visible keys")
+    variance: float | None = column(about="Unbiased variance of the scores of visible keys")
+    min: float | None = column(about="Smallest score of a visible key", is_needed=False)
+    max: float | None = column(about="Largest score of a visible key", is_needed=False)
 
 
 class LambdaFactor(Record):
-    """The factor on the second half of differential attention, and the factor's initial value."""
+    """The factor of differential attention."""
 
-    lambda_init: float | None
-    factor: float | None = column("lambda")
+    lambda_init: float | None = column(label="initial λ", about="Initial value of the factor")
+    factor: float | None = column(
+        "lambda", label="λ", about="Factor on the second half of differential attention"
+    )
 
 
 class ScoreRule(Record):
     """The rule for a head's scores, computed from query · key, so that readers can check the numbers."""
 
-    scale: float | None
-    softcap: float | None
-    sink: float | None
+    scale: float | None = column(about="Factor on query · key before the softmax")
+    softcap: float | None = column(about="Bound of the scores: softcap · tanh(score / softcap)")
+    sink: float | None = column(about="Score of the sink, which takes a share of the weight that no key gets")
 
 
 class LoopDifferences(Record):
-    """The largest differences between the loop's results and those of the faster methods.
+    """The largest differences between the loop's results and those of the faster methods."""
 
-    The differences are None for sums, which a softmax cannot produce.
-    """
-
-    loop_vs_matmul: float | None
-    loop_vs_softmax: float | None = column(is_needed=False)
+    loop_vs_matmul: float | None = column(about="Largest difference between the loop and a matrix product")
+    loop_vs_softmax: float | None = column(
+        about="Largest difference between the loop and a softmax; none for sums, which no softmax produces",
+        is_needed=False,
+    )
 
 
 class RowQuantiles(Record):
     """Quantiles of a statistic over the queries of one sequence and head."""
 
-    statistic: str
+    statistic: str = column(about="Statistic of the rows")
     batch: int = column(is_needed=False)
     layer: int = column(is_needed=False)
     head: int = column(is_needed=False)
-    min: float | None
-    p05: float | None
-    p25: float | None
-    median: float | None
-    p75: float | None
-    p95: float | None
-    max: float | None
+    min: float | None = column(about="Smallest value")
+    p05: float | None = column(label="5 %", about="Value that 5 % of the queries lie below")
+    p25: float | None = column(label="25 %", about="Value that 25 % of the queries lie below")
+    median: float | None = column(about="Value that half of the queries lie below")
+    p75: float | None = column(label="75 %", about="Value that 75 % of the queries lie below")
+    p95: float | None = column(label="95 %", about="Value that 95 % of the queries lie below")
+    max: float | None = column(about="Largest value")
 
 
 class ExtremeRow(Record):
     """A query with one of the lowest or highest values of a statistic, across all sequences and heads."""
 
-    statistic: str
-    extreme: str
+    statistic: str = column(about="Statistic of the rows")
+    extreme: str = column(about="lowest or highest")
     batch: int = column(is_needed=False)
     layer: int = column(is_needed=False)
     head: int = column(is_needed=False)
-    query: int
-    value: float | None
+    query: int = column(about="Position of the query")
+    value: float | None = column(about="The statistic of this query")
 
 
 UNSCALED = ("scores", "second_scores")
@@ -99,17 +101,23 @@ class LayerStatistics(Result):
 
     weights: NamedTensor | None = tensor(num_axes=2)
     pooled_mean: NamedTensor | None = tensor(num_axes=2)
-    scores: ScoreMoments | Records[ScoreMoments] | None = group(is_needed=False)
-    scaled_scores: ScoreMoments | Records[ScoreMoments] | None = group(is_needed=False)
-    second_scores: ScoreMoments | None = group(is_needed=False)
-    second_scaled_scores: ScoreMoments | None = group(is_needed=False)
-    differential: LambdaFactor | None = group(is_needed=False)
-    score_rule: ScoreRule | None = group(is_needed=False)
+    scores: ScoreMoments | Records[ScoreMoments] | None = group(label="Scores", is_needed=False)
+    scaled_scores: ScoreMoments | Records[ScoreMoments] | None = group(label="Scaled scores", is_needed=False)
+    second_scores: ScoreMoments | None = group(label="Scores of the second half", is_needed=False)
+    second_scaled_scores: ScoreMoments | None = group(
+        label="Scaled scores of the second half", is_needed=False
+    )
+    differential: LambdaFactor | None = group(label="Differential attention", is_needed=False)
+    score_rule: ScoreRule | None = group(label="Rule of the scores", is_needed=False)
     rows: Tensors | None = group(is_needed=False)
     keys: Tensors | None = group(is_needed=False)
-    quantiles: Records[RowQuantiles] | None = group(is_kept=False, is_needed=False)
-    extremes: Records[ExtremeRow] | None = group(is_kept=False, is_needed=False)
-    agreement: LoopDifferences | None = group(is_needed=False)
+    quantiles: Records[RowQuantiles] | None = group(
+        label="Quantiles over the queries", is_kept=False, is_needed=False
+    )
+    extremes: Records[ExtremeRow] | None = group(
+        label="Queries with extreme values", is_kept=False, is_needed=False
+    )
+    agreement: LoopDifferences | None = group(label="Agreement with the loop", is_needed=False)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -121,5 +129,9 @@ class OutsideWeights(Result):
     weights: NamedTensor | None = tensor(num_axes=2)
     rows: Tensors | None = group(is_needed=False)
     keys: Tensors | None = group(is_needed=False)
-    quantiles: Records[RowQuantiles] | None = group(is_kept=False, is_needed=False)
-    extremes: Records[ExtremeRow] | None = group(is_kept=False, is_needed=False)
+    quantiles: Records[RowQuantiles] | None = group(
+        label="Quantiles over the queries", is_kept=False, is_needed=False
+    )
+    extremes: Records[ExtremeRow] | None = group(
+        label="Queries with extreme values", is_kept=False, is_needed=False
+    )

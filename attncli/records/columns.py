@@ -8,6 +8,7 @@ Reports, tables, stores, conditions, units and data frames all use this declarat
         contribution: float | None = column(unit="logit")
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -68,6 +69,10 @@ def few_notes(count: int, kind: str = "text") -> list[str]:
     )
 
 
+OMITTED = re.compile(
+    r", or None [^,;]*$|, which are None if [^,;]*$|,? (?:as in|see) `[A-Z]\w+`|; see `[A-Z]\w+`"
+)
+"""Parts of a docstring's sentence that people don't need: missing values, and names of classes."""
 Cells = Sequence[object] | CellArray
 """A column or a part of it."""
 CheckedCells = Sequence[Cell | list[Cell] | NumberArray] | CellArray
@@ -260,6 +265,12 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     def declared(cls, name: str) -> ColumnKind | None:
         """Return the column with that name, or None if only another version declares the column."""
         return cls.columns.get(name, cls.others)
+
+    @classmethod
+    def about_rows(cls) -> str:
+        """Return the first sentence of the docstring without its full stop and names of classes."""
+        sentence = re.split(r"(?<=\S)\.(?: |$)", " ".join((cls.__doc__ or "").split()))[0]
+        return OMITTED.sub("", sentence).replace("`", "")
 
     @classmethod
     def meaning(cls, name: str) -> Meaning:
@@ -656,7 +667,10 @@ class Result:
                     may_be_empty,
                     is_single=get_origin(annotation) is None,
                     is_bare_alone=is_bare_alone,
-                    meaning=meaning._replace(label=meaning.label or spaced(name)),
+                    meaning=Meaning(
+                        meaning.about or ("" if kind is Tensors else kind.about_rows()),
+                        label=meaning.label or spaced(name),
+                    ),
                 )
             elif "number" in part.metadata:
                 name, declared = part.metadata["number"]

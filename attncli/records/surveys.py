@@ -22,6 +22,7 @@ from attncli.core.names import (
     HeadPattern,
 )
 from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.meanings import LOOKED_AT, Meaning, spaced
 from attncli.records.stored_columns import (
     LINEAR_PREFIX,
     HeadColumns,
@@ -149,15 +150,18 @@ UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | S
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
-    """A head, its pattern, and a column for each measured statistic; over several texts, the means.
-
-    If its pattern is the first token, `rest_pattern` describes its other weights.
-    """
+    """A head, its pattern, and a column for each measured statistic; over several texts, the means."""
 
     module: str = column(is_needed=False)
     kind: str = column(is_needed=False)
-    pattern: str = column(is_needed=False)
-    rest_pattern: str | None = column(is_needed=False)
+    pattern: str = column(
+        about="Pattern of the head: the statistic that is above its threshold, or unnamed", is_needed=False
+    )
+    rest_pattern: str | None = column(
+        label="pattern without first token",
+        about="Pattern of the head's other weights if it looks at the first token",
+        is_needed=False,
+    )
 
 
 TOKENS = "tokens"
@@ -166,28 +170,27 @@ TOKENS = "tokens"
 class SignedHead(Record):
     """A head of a layer without a softmax: statistics of its signed weights w.
 
-    The shares are shares of a row's sum of |w|, `row_size`, averaged over the rows: on the first token, the
-    previous one, the token itself, tokens less than 8 away, the key with the most, `one_key`, and on negative
-    weights. `distance` is the mean distance weighted by |w|; `row_sum` is the sum of w. `half_life` is the
-    number of tokens after which decay has halved the state. `mixer` is the kind of layer; a head of Mamba-1
-    is the mean of its channels. Over several texts, these are means, without `one_key`.
+    The shares are shares of a row's sum of |w|, averaged over the rows. Over several texts, these are means,
+    without `one_key`.
     """
 
     layer: int = column(is_kept=False)
     head: int = column(is_kept=False)
     module: str
-    mixer: str
-    first_share: float | None
-    previous_share: float | None
-    current_share: float | None
-    local_share: float | None
-    distance: float | None = column(unit=TOKENS)
-    one_key_share: float | None
-    one_key: int | None = column(is_kept=False)
-    negative_share: float | None
-    row_sum: float | None
-    row_size: float | None
-    half_life: float | None = column(unit=TOKENS)
+    mixer: str = column(about="Kind of the layer; a head of Mamba-1 is the mean of its channels")
+    first_share: float | None = column(about="Share of |w| on the first token")
+    previous_share: float | None = column(about="Share of |w| on the token before the query")
+    current_share: float | None = column(about="Share of |w| on the query's own token")
+    local_share: float | None = column(about="Share of |w| on tokens less than 8 away")
+    distance: float | None = column(unit=TOKENS, about="Mean distance to the keys, weighted by |w|")
+    one_key_share: float | None = column(about="Largest share of |w| of all rows on one key")
+    one_key: int | None = column(about="Position of that key", is_kept=False)
+    negative_share: float | None = column(about="Share of |w| on negative weights")
+    row_sum: float | None = column(about="Sum of w, averaged over the rows")
+    row_size: float | None = column(about="Sum of |w|, averaged over the rows")
+    half_life: float | None = column(
+        unit=TOKENS, about="Number of tokens after which decay has halved the state"
+    )
 
 
 SIGNED_OVER_TEXTS = tuple(name for name, kind in SignedHead.columns.items() if kind.is_in_stores)
@@ -195,47 +198,51 @@ SIGNED_OVER_TEXTS = tuple(name for name, kind in SignedHead.columns.items() if k
 
 
 class HeadsOfPattern(Record):
-    """A pattern of a stack and the number of heads above its threshold, or None if it has too few rows.
+    """A pattern of a stack and the number of heads that show it.
 
-    `num_rows` (`rows` in a table) is the number of its rows in `texts` texts. Heads without a pattern have a
-    row without a statistic.
+    Heads without a pattern have a row without a statistic.
     """
 
     stack: str
-    pattern: str
-    statistic: str | None
-    threshold: float | None
-    num_rows: int | None = column("rows")
-    heads: int | None
-    texts: int | None = column(is_needed=False)
+    pattern: str = column(about="Name of the pattern")
+    statistic: str | None = column(about="Statistic that a head of the pattern exceeds the threshold in")
+    threshold: float | None = column(about="Value above which a head shows the pattern")
+    num_rows: int | None = column("rows", about="Number of rows that have the statistic")
+    heads: int | None = column(about="Number of heads above the threshold; none if there are too few rows")
+    texts: int | None = column(about="Number of texts that have such rows", is_needed=False)
 
 
 class StrongestHead(Record):
-    """A head with one of the largest values of a pattern; over several texts, a mean with its 95 % interval.
-
-    `key` is the position of the key that most rows prefer.
-    """
+    """A head with one of the largest values of a pattern."""
 
     stack: str
-    pattern: str
-    rank: int = column(is_needed=False)
+    pattern: str = column(about="Name of the pattern")
+    rank: int = column(about="Rank of the head in the pattern, counted from 0", is_needed=False)
     layer: int
     head: int
-    value: float | None
-    key: int | None = column(is_needed=False)
+    value: float | None = column(about="The pattern's statistic of the head; over several texts, the mean")
+    key: int | None = column(about="Position of the key that most rows prefer", is_needed=False)
     lower: float | None = column(is_needed=False)
     upper: float | None = column(is_needed=False)
 
 
-class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
-    """The number of rows behind each statistic of a stack, and whether its texts begin with a special token.
+ROW_COUNTS = {
+    name: Meaning(f"Number of rows that have the statistic {name}", label=f"rows of {spaced(name)}")
+    for name in (*PATTERNS, *NAMING)
+} | {
+    column: Meaning(
+        f"Value of {name} if each row gave equal weights to all visible keys",
+        label=f"{spaced(name)} of equal weights",
+    )
+    for name, column in EVEN_COLUMNS.items()
+}
 
-    `even_NAME` is the value of the statistic NAME for uniform weights on the visible keys, averaged over the
-    texts.
-    """
+
+class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values()), shared=ROW_COUNTS):
+    """The number of rows behind each statistic of a stack, and the statistics of equal weights."""
 
     stack: str
-    starts_special: bool = column(is_needed=False)
+    starts_special: bool = column(about="True if the texts begin with a special token", is_needed=False)
 
 
 class RestOfHead(HeadInStack, numbers=NAMING):
@@ -243,26 +250,26 @@ class RestOfHead(HeadInStack, numbers=NAMING):
 
 
 class StatisticInterval(HeadInStack):
-    """A statistic of a head: the mean over the texts that have it, with its 95 % interval."""
+    """A statistic of a head over the texts, with its 95 % interval."""
 
-    statistic: str
-    mean: float | None
+    statistic: str = column(about="Statistic of the head")
+    mean: float | None = column(about="Mean over the texts that have the statistic")
     lower: float | None = column(is_needed=False)
     upper: float | None
-    texts: int = column(is_needed=False)
+    texts: int = column(about="Number of texts that have the statistic", is_needed=False)
 
 
 class TokenNamed(Record):
-    """A token that `from` or `to` selects, and the token's name in that setting."""
+    """A token that `from` or `to` selects."""
 
-    setting: str
-    name: str
-    text: str
-    position: int
-    token: str
+    setting: str = column(about="Setting that selects the token: from or to")
+    name: str = column(about="Name of the token in the setting")
+    text: str = column(about="Text of the token: sentence or context")
+    position: int = column(about="Position of the token")
+    token: str = column(about="The token")
 
 
-class LookedAtKey(Record):
+class LookedAtKey(Record, shared=LOOKED_AT):
     """The key with the most weight in a head's row of the token `query`, or None if there is no such key."""
 
     query: int | None = column(is_kept=False)
@@ -273,33 +280,35 @@ class LookedAtKey(Record):
 
 
 class PatchNorm(Record):
-    """A patch and the norm of its vector in the last block."""
+    """A patch with a large norm in the last block."""
 
-    position: int
-    token: str
-    norm: float | None
+    position: int = column(about="Position of the patch")
+    token: str = column(about="Name of the patch")
+    norm: float | None = column(about="Norm of the patch's vector in the last block")
 
 
 class SinkRate(Record):
-    """The share of heads whose mean weight on the first key exceeds a threshold."""
+    """The share of heads that are attention sinks."""
 
-    sink_rate: float | None
-    sink_threshold: float
+    sink_rate: float | None = column(
+        about="Share of heads whose mean weight on the first key exceeds the threshold"
+    )
+    sink_threshold: float = column(about="The threshold of the sink rate")
 
 
 class TextCount(Record):
     """The number of texts and the number of their tokens."""
 
-    num_texts: int
-    num_tokens: int | None = column(is_needed=False)
+    num_texts: int = column(label="texts", about="Number of texts")
+    num_tokens: int | None = column(label="tokens", about="Number of tokens in all texts", is_needed=False)
 
 
 class PatchNorms(Record):
-    """The median norm of patch vectors, and the number of patches above `high_norm` times that median."""
+    """The norms of patches in the last block."""
 
-    median_norm: float | None
-    high_norm: float
-    num_high: int
+    median_norm: float | None = column(about="Median norm of the patches' vectors in the last block")
+    high_norm: float = column(about="A norm is large above this multiple of the median")
+    num_high: int = column(label="patches with a large norm", about="Number of patches with a large norm")
 
 
 class LayerOfHeads(NamedTuple):
@@ -473,20 +482,33 @@ class HeadSurvey(Result):
         *("named_tokens", "intervals", "model", "linear"),
     )
 
-    heads: Records[SurveyedHead] = group(may_be_empty=True)
+    heads: Records[SurveyedHead] = group(label="Heads", may_be_empty=True)
     # A store holds these counts under the names of the statistics: see `named_numbers`.
-    patterns: Records[HeadsOfPattern] = group(is_kept=False, may_be_empty=True)
-    strongest: Records[StrongestHead] = group(is_kept=False, may_be_empty=True)
-    pattern_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
-    without_first: Records[RestOfHead] = group(is_kept=False, may_be_empty=True)
-    without_first_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
-    named_tokens: Records[TokenNamed] = group(is_kept=False, may_be_empty=True)
-    intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
-    model: SinkRate | None = group(is_needed=False)
-    texts: TextCount | None = group(is_needed=False)
-    linear: Records[SignedHead] = group(may_be_empty=True)
-    norms: PatchNorms | None = group(is_needed=False)
-    high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
+    patterns: Records[HeadsOfPattern] = group(label="Patterns", is_kept=False, may_be_empty=True)
+    strongest: Records[StrongestHead] = group(
+        label="Strongest heads of each pattern", is_kept=False, may_be_empty=True
+    )
+    pattern_rows: Records[RowsOfStack] = group(
+        label="Rows behind the patterns", is_kept=False, may_be_empty=True
+    )
+    without_first: Records[RestOfHead] = group(
+        label="Heads without the first key", is_kept=False, may_be_empty=True
+    )
+    without_first_rows: Records[RowsOfStack] = group(
+        label="Rows behind the patterns without the first key",
+        about="The same as for the patterns, on the weights without the first key",
+        is_kept=False,
+        may_be_empty=True,
+    )
+    named_tokens: Records[TokenNamed] = group(label="Named tokens", is_kept=False, may_be_empty=True)
+    intervals: Records[StatisticInterval] = group(
+        label="Intervals of the statistics", is_kept=False, may_be_empty=True
+    )
+    model: SinkRate | None = group(label="Attention sinks", is_needed=False)
+    texts: TextCount | None = group(label="Texts", is_needed=False)
+    linear: Records[SignedHead] = group(label="Heads without a softmax", may_be_empty=True)
+    norms: PatchNorms | None = group(label="Norms of patches", is_needed=False)
+    high_norm_patches: Records[PatchNorm] = group(label="Patches with a large norm", may_be_empty=True)
     tokens_of_text: int | None = None
     rollout: npt.NDArray[np.float32] | None = None
     looks: npt.NDArray[np.float32] | None = None

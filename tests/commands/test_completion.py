@@ -63,7 +63,7 @@ COMPLETED = {
     "show ": [],
     "heads --texts ": [],
     "self -o ": [],
-    "info ": ["plugins", "config-schema", "report-schema", "skill", "cite"],
+    "info ": ["plugins", "config-schema", "report-schema", "skill", "columns", "cite"],
     "lesson pos": ["positions"],
     "heads --pattern one": ["one-key-for-all"],
     "results runs.db --statistic entropy.m": ["entropy.mean", "entropy.min", "entropy.max"],

@@ -5,16 +5,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.meanings import LOOKED_AT, Meaning
 
 NATS = "nats"
 
 
-class Lost(Record):
+LOST = {
+    "kl": Meaning(
+        "KL divergence of the next-token predictions from those with the full cache, mean over tokens",
+        NATS,
+        "KL",
+    ),
+    "loss": Meaning("Rise of the mean loss per token", NATS),
+    "needle": Meaning("Rise of the loss per token of the needle", NATS),
+    "worst": Meaning("Largest KL divergence of a token", NATS, "worst KL"),
+    "worst_at": Meaning("Position of the token that changes most"),
+}
+"""Changes in one run, relative to the full cache."""
+
+
+class Lost(Record, shared=LOST):
     """Changes in one run, relative to the full cache.
 
-    kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, and needle
-    is that rise for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
-    position `worst_at`.
+    kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, in nats
+    per token.
     """
 
     kl: float | None = column(unit=NATS)
@@ -46,64 +60,68 @@ class KeyValueHead(Record):
         return f"{self.layer}:{self.head}"
 
 
-class HeadNeed(KeyValueHead):
-    """The changes if one head is limited, as in `Lost`.
+class HeadNeed(KeyValueHead, shared=LOST | LOOKED_AT):
+    """The changes if one head is limited, as in `Lost`."""
 
-    `kept_weight` is the share of the head's weight on the keys that it would keep, averaged over the queries;
-    `bytes` is the size of the head's full cache; `key` is the forgotten key with the most weight at `query`,
-    the query that predicts the token that changes most.
-    """
-
-    kept_weight: float | None
+    kept_weight: float | None = column(
+        about="Share of the head's weight on the keys that it would keep, mean over queries"
+    )
     kl: float | None = column(unit=NATS)
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
     worst: float | None = column(unit=NATS)
     worst_at: int = column(is_needed=False)
-    bytes: int = column(unit="bytes", is_needed=False)
-    query: int | None = column(is_kept=False, is_needed=False)
+    bytes: int = column(unit="bytes", about="Size of the head's full cache", is_needed=False)
+    query: int | None = column(
+        about="Position of the query that predicts the token that changes most",
+        is_kept=False,
+        is_needed=False,
+    )
     query_token: str | None = column(is_needed=False)
-    key: int | None = column(is_kept=False, is_needed=False)
-    key_token: str | None = column(is_needed=False)
+    key: int | None = column(
+        about="Position of the forgotten key with the largest weight at this query",
+        is_kept=False,
+        is_needed=False,
+    )
+    key_token: str | None = column(about="The forgotten key", is_needed=False)
     key_weight: float | None = column(is_kept=False, is_needed=False)
 
 
-class ForgottenKey(KeyValueHead):
+class ForgottenKey(KeyValueHead, shared=LOOKED_AT):
     """A key that a head would not keep, and the weight that the `query` puts on it."""
 
     query: int
     query_token: str
-    key: int
+    key: int = column(about="Position of a key that the head would not keep")
     key_token: str
     key_weight: float
 
 
-class LostTogether(Record):
-    """The changes if several heads, a share of all heads, are limited together, as in `Lost`.
+class LostTogether(Record, shared=LOST):
+    """The changes if several heads are limited together, as in `Lost`."""
 
-    `bytes` is the size of the remaining cache, and `cache` is that size as a share of the full cache.
-    """
-
-    limited: int = column(is_needed=False)
-    share: float
+    limited: int = column(about="Number of limited heads", is_needed=False)
+    share: float = column(about="Share of all heads that are limited")
     kl: float | None = column(unit=NATS)
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
     worst: float | None = column(unit=NATS, is_needed=False)
     worst_at: int = column(is_needed=False)
-    bytes: int = column(unit="bytes", is_needed=False)
-    cache: float
+    bytes: int = column(unit="bytes", about="Size of the remaining cache", is_needed=False)
+    cache: float = column(about="Size of the remaining cache as a share of the full one")
 
 
 class CacheBaseline(Record):
     """The losses and size of the full cache, and how many keys a limited head keeps."""
 
-    loss: float | None = column(unit=NATS)
-    needle: float | None = column(unit=NATS, is_needed=False)
-    bytes: int = column(unit="bytes")
-    tokens: int = column(is_needed=False)
-    sink: int
-    window: int
+    loss: float | None = column(unit=NATS, about="Mean loss per token with the full cache")
+    needle: float | None = column(
+        unit=NATS, about="Mean loss per token of the needle with the full cache", is_needed=False
+    )
+    bytes: int = column(unit="bytes", about="Size of the full cache")
+    tokens: int = column(about="Number of tokens", is_needed=False)
+    sink: int = column(about="Number of first keys that a limited head keeps")
+    window: int = column(about="Number of last keys that a limited head keeps")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -116,12 +134,12 @@ class LimitedHeads(Result):
     limited; otherwise both are None.
     """
 
-    heads: Records[HeadNeed] = group()
-    forgotten: Records[ForgottenKey] | None = group(is_kept=False, is_needed=False)
-    curve: Records[LostTogether] = group()
-    baseline: CacheBaseline = group()
-    full: Records[KeyValueHead] | None = group(is_needed=False)
-    at_budget: LostTogether | None = group(is_needed=False)
+    heads: Records[HeadNeed] = group(label="Heads")
+    forgotten: Records[ForgottenKey] | None = group(label="Forgotten keys", is_kept=False, is_needed=False)
+    curve: Records[LostTogether] = group(label="Heads limited together")
+    baseline: CacheBaseline = group(label="Full cache")
+    full: Records[KeyValueHead] | None = group(label="Heads that keep all keys", is_needed=False)
+    at_budget: LostTogether | None = group(label="At the budget", is_needed=False)
     notes: tuple[str, ...] = ()
 
     @property
@@ -145,15 +163,15 @@ class LimitedHeads(Result):
         return None if self.forgotten is None else self.forgotten.where(lambda key: key.name in names)
 
 
-class PolicyCost(Record):
-    """The changes with one policy at one budget, as in `Lost`; `cache` is the remaining share of bytes.
+class PolicyCost(Record, shared=LOST):
+    """The changes with one policy at one budget, as in `Lost`.
 
     Rounding to few bits is a policy without a budget.
     """
 
-    policy: str
-    budget: float | None
-    cache: float
+    policy: str = column(about="Rule for the keys that are kept")
+    budget: float | None = column(about="Share of the keys that are kept; none for rounding to few bits")
+    cache: float = column(about="Size of the remaining cache as a share of the full one")
     kl: float | None = column(unit=NATS)
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -161,23 +179,25 @@ class PolicyCost(Record):
     worst_at: int = column(is_needed=False)
 
 
-class PolicyLine(Record):
+class PolicyLine(Record, shared=LOST):
     """A policy at all budgets; each column holds a list."""
 
-    policy: str
-    budget: list[float]
+    policy: str = column(about="Rule for the keys that are kept")
+    budget: list[float] = column(about="Shares of the keys that are kept")
     kl: list[float]
     loss: list[float]
     needle: list[float] = column(is_needed=False)
 
 
 class PromptBaseline(Record):
-    """The losses with the full cache, and the numbers of prompt tokens and of judged tokens after them."""
+    """The losses with the full cache, and the numbers of tokens."""
 
-    loss: float | None = column(unit=NATS)
-    needle: float | None = column(unit=NATS, is_needed=False)
-    prompt: int = column(is_needed=False)
-    judged: int = column(is_needed=False)
+    loss: float | None = column(unit=NATS, about="Mean loss per token with the full cache")
+    needle: float | None = column(
+        unit=NATS, about="Mean loss per token of the needle with the full cache", is_needed=False
+    )
+    prompt: int = column(about="Number of tokens in the prompt", is_needed=False)
+    judged: int = column(about="Number of tokens after the prompt that are judged", is_needed=False)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -187,9 +207,9 @@ class PolicyCosts(Result):
     If there are several budgets, `lines` has these changes in one row per policy.
     """
 
-    policies: Records[PolicyCost] = group()
-    lines: Records[PolicyLine] | None = group(is_needed=False)
-    baseline: PromptBaseline = group()
+    policies: Records[PolicyCost] = group(label="Policies")
+    lines: Records[PolicyLine] | None = group(label="Policies at all budgets", is_needed=False)
+    baseline: PromptBaseline = group(label="Full cache")
     notes: tuple[str, ...] = ()
 
     @property

@@ -4,42 +4,57 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from attncli.records.columns import Record, Records, Result, column, group, number
+from attncli.records.meanings import Meaning
+
+ENDS = {
+    "from": Meaning("Earlier part: a head as LAYER:HEAD, MLP and layer, embedding or biases"),
+    "to": Meaning("Later head as LAYER:HEAD, or logits"),
+    "from_layer": Meaning("Layer of the earlier part"),
+    "from_head": Meaning("Head of the earlier part; none for other parts"),
+    "to_layer": Meaning("Layer of the later head; none for the logits"),
+    "to_head": Meaning("Number of the later head; none for the logits"),
+}
+"""The ends of an edge."""
+STRENGTH = "Share times the later head's mean weight on its keys after the first; to the logits, the share"
+LOGIT_EFFECT = "What the part, through this edge, adds to the logit of the likeliest next token"
 
 
-class PartShare(Record):
+class PartShare(Record, shared=ENDS):
     """The share of an earlier part of the model in one side of a head or, without a head, in the logits.
 
-    `side` is key, query, value or logit; `kind` is the kind of part: embedding, head, linear (a head without
-    a softmax), mlp or bias. For several texts, there are 95 % intervals. Shares are None if a head looks only
-    at the first key, and if the parts of a side cancel, so that their sum is less than a tenth of the largest
-    part. `logit` is the effect on the next token's logit through this edge, or None for a model whose logits
-    are not a sum of parts.
+    For several texts, there are 95 % intervals. Shares are None if a head looks only at the first key, and if
+    the parts of a side cancel, so that their sum is less than a tenth of the largest part. `logit` is None
+    for a model whose logits are not a sum of parts.
     """
 
     layer: int | None
     head: int | None
-    side: str
-    kind: str
+    side: str = column(about="Where the part is read: key, query or value of the head, or logit")
+    kind: str = column(about="Kind of part: embedding, head, linear (a head without a softmax), mlp or bias")
     from_layer: int | None
     from_head: int | None
-    share: float | None
+    share: float | None = column(
+        about="Share of the part in this side of the head: in its score, output, or the logits"
+    )
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
-    strength: float | None
-    logit: float | None = column(unit="logit", is_needed=False)
+    strength: float | None = column(about=STRENGTH)
+    logit: float | None = column(unit="logit", about=LOGIT_EFFECT, is_needed=False)
 
 
-class PartEdge(Record):
+class PartEdge(Record, shared=ENDS):
     """The share of one part in another, with the names of both, such as 16:0 or MLP 16 and 18:6 or logits."""
 
     start: str = column("from")
     end: str = column("to")
-    side: str
-    share: float | None
+    side: str = column(about="Where the part is read: key, query or value of the head, or logit")
+    share: float | None = column(
+        about="Share of the part in this side of the head: in its score, output, or the logits"
+    )
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
-    strength: float | None
-    logit: float | None = column(unit="logit", is_needed=False)
+    strength: float | None = column(about=STRENGTH)
+    logit: float | None = column(unit="logit", about=LOGIT_EFFECT, is_needed=False)
     from_layer: int | None = column(is_needed=False)
     from_head: int | None = column(is_needed=False)
     to_layer: int | None = column(is_needed=False)
@@ -47,19 +62,22 @@ class PartEdge(Record):
 
 
 class FedHead(Record):
-    """The mean weight of a head on its keys after the first, and the total share of all earlier heads.
-
-    `logit_share` is the share of this head in a decoder's logits.
-    """
+    """A head, and the total share of all earlier heads in each of its sides."""
 
     stack: str = column(is_needed=False)
     layer: int
     head: int
-    weight: float | None
-    key_of_heads: float | None = column(is_needed=False)
-    query_of_heads: float | None = column(is_needed=False)
-    value_of_heads: float | None = column(is_needed=False)
-    logit_share: float | None = column(is_needed=False)
+    weight: float | None = column(about="Mean weight of the head on its keys after the first")
+    key_of_heads: float | None = column(
+        about="Total share of all earlier heads on the key side", is_needed=False
+    )
+    query_of_heads: float | None = column(
+        about="Total share of all earlier heads on the query side", is_needed=False
+    )
+    value_of_heads: float | None = column(
+        about="Total share of all earlier heads on the value side", is_needed=False
+    )
+    logit_share: float | None = column(about="Share of this head in the logits", is_needed=False)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,9 +105,9 @@ class HeadEdges(Result):
     heads and MLPs are ignored.
     """
 
-    edges: Records[PartEdge] = group(is_kept=False)
-    heads: Records[FedHead] = group()
-    num_texts: int = number("texts")
+    edges: Records[PartEdge] = group(label="Edges", is_kept=False)
+    heads: Records[FedHead] = group(label="Heads")
+    num_texts: int = number("texts", label="texts", about="Number of texts")
     rows: Records[PartShare] = field(default_factory=partial(PartShare.rows, ()))
     notes: tuple[str, ...] = ()
     unshown: str = ""
@@ -104,24 +122,24 @@ class HeadEdges(Result):
         return next((edge for edge in self.edges if None not in (edge.from_head, edge.to_head)), None)
 
 
-class Composition(Record):
+class Composition(Record, shared=ENDS):
     """The composition score of an earlier head with one side of a later head."""
 
     layer: int
     head: int
-    side: str
+    side: str = column(about="What the earlier head composes with: query, key or value of the later one")
     from_layer: int
     from_head: int
-    score: float | None
+    score: float | None = column(about="Composition: ‖W₁ W₂‖ / (‖W₁‖ ‖W₂‖) of the two heads' matrices")
 
 
-class CompositionEdge(Record):
+class CompositionEdge(Record, shared=ENDS):
     """The composition score of two heads, with their names."""
 
     start: str = column("from")
     end: str = column("to")
-    side: str
-    score: float | None
+    side: str = column(about="What the earlier head composes with: query, key or value of the later one")
+    score: float | None = column(about="Composition: ‖W₁ W₂‖ / (‖W₁‖ ‖W₂‖) of the two heads' matrices")
     from_layer: int | None = column(is_needed=False)
     from_head: int | None = column(is_needed=False)
     to_layer: int | None = column(is_needed=False)
@@ -133,7 +151,9 @@ class HeadCopying(Record):
 
     layer: int
     head: int
-    score: float | None
+    score: float | None = column(
+        about="Copying: 1 if the head raises the logits of the tokens that it looks at, -1 if it lowers them"
+    )
 
     @property
     def name(self) -> str:
@@ -157,7 +177,7 @@ class Compositions(Result):
     and for models whose transformation of the stream before W_U is not linear.
     """
 
-    edges: Records[CompositionEdge] = group(is_kept=False)
-    copying: Records[HeadCopying] = group()
+    edges: Records[CompositionEdge] = group(label="Edges", is_kept=False)
+    copying: Records[HeadCopying] = group(label="Copying")
     rows: Records[Composition] = field(default_factory=partial(Composition.rows, ()))
     notes: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
+from attncli.records.meanings import Meaning
 from attncli.records.values import NamedTensor, Tensors, are_equal
 
 UNMAPPED = "no map on one side or on both: use --show statistics to compare statistics."
@@ -36,12 +37,34 @@ class Alignment:
         return int(((self.a >= 0) & (self.b >= 0)).sum())
 
 
-class HeadChange(Record):
+SIDES = {
+    "a": Meaning("Value in A", label="A"),
+    "b": Meaning("Value in B", label="B"),
+    "difference": Meaning("B minus A"),
+    "pattern_a": Meaning("Pattern of the head in A", label="pattern in A"),
+    "pattern_b": Meaning("Pattern of the head in B", label="pattern in B"),
+    "mean_jensen_shannon": Meaning("Mean Jensen-Shannon distance of the head's rows in A and B"),
+    "max_jensen_shannon": Meaning("Largest Jensen-Shannon distance of the head's rows in A and B"),
+} | {
+    f"{name}_{side.lower()}{end}": Meaning(f"{about} in {side}", label=f"{label} in {side}")
+    for side in "AB"
+    for name, end, label, about in (
+        ("query", "", "query", "Position of the query that moved furthest"),
+        ("query", "_token", "query token", "Token of this query"),
+        ("key", "", "key", "Position of the key with the largest weight in this query's row"),
+        ("key", "_token", "key token", "Token of this key"),
+        ("weight", "", "weight", "Weight of the query on this key"),
+        ("lower", "", "lower end", "Lower end of the 95 % interval"),
+        ("upper", "", "upper end", "Upper end of the 95 % interval"),
+    )
+}
+"""Columns for two sides, A and B."""
+
+
+class HeadChange(Record, shared=SIDES):
     """The movement of a head's rows, and the keys with the most weight in the row that moved furthest.
 
-    If the texts have tokens in common, `mean_jensen_shannon` is the mean distance between the rows, and
-    `query_a` and `query_b` are the tokens with the largest distance; otherwise they are the last tokens.
-    `statistic` is the pattern statistic that changed most, and `a` and `b` are its two values.
+    If the texts have no tokens in common, there are no distances, and the queries are the last tokens.
     """
 
     layer: int
@@ -63,17 +86,17 @@ class HeadChange(Record):
     key_b: int
     key_b_token: str
     weight_b: float | None
-    statistic: str
+    statistic: str = column(about="Statistic of a pattern that changed most")
     a: float | None
     b: float | None
     difference: float | None = column(is_needed=False)
 
 
-class TokenChange(Record):
+class TokenChange(Record, shared=SIDES):
     """A possible next token, with its probability on either side."""
 
-    token_id: int = column(is_needed=False)
-    token: str
+    token_id: int = column(about="Number of the token in the vocabulary", is_needed=False)
+    token: str = column(about="The token")
     a: float | None
     b: float | None
     difference: float | None = column(is_needed=False)
@@ -91,8 +114,8 @@ class TextDifferences(Result):
     title: ClassVar[str] = "A and B compared"
     compares: ClassVar[bool] = True
 
-    heads: Records[HeadChange] = group()
-    predictions: Records[TokenChange] | None = group(is_needed=False)
+    heads: Records[HeadChange] = group(label="Heads")
+    predictions: Records[TokenChange] | None = group(label="Predictions", is_needed=False)
     alignment: Alignment | None = None
     notes: tuple[str, ...] = ()
 
@@ -103,19 +126,19 @@ class TextDifferences(Result):
 
 
 class MovedRow(Record):
-    """A row of weights that moved: its place and distance, and the keys that gained and lost the most weight.
+    """A row of weights that moved, and the keys that gained and lost the most weight.
 
     There is a column for the query and for each other axis of the weights, such as layer and head.
     """
 
-    jensen_shannon: float
-    gained_key: int
-    gained: float
-    lost_key: int
-    lost: float
+    jensen_shannon: float = column(about="Jensen-Shannon distance of the two rows")
+    gained_key: int = column(about="Position of the key that gained the most weight")
+    gained: float = column(about="Weight that it gained")
+    lost_key: int = column(about="Position of the key that lost the most weight")
+    lost: float = column(about="Change of its weight")
 
 
-class MovedHead(Record):
+class MovedHead(Record, shared=SIDES):
     """The mean and largest distance between the rows of a head, or of a sequence."""
 
     batch: int = column(is_needed=False)
@@ -144,13 +167,13 @@ class HeadInterval(Record):
         return self.stack, self.layer, self.head
 
 
-class ChangedStatistic(Record):
+class ChangedStatistic(Record, shared=SIDES):
     """A head statistic whose 95 % intervals do not overlap, and the head's pattern on either side."""
 
     stack: str
     layer: int
     head: int
-    statistic: str
+    statistic: str = column(about="Statistic of the head")
     a: float
     b: float
     difference: float
@@ -171,10 +194,10 @@ class HeadDifference(Record):
     kind: str | None = column(is_needed=False)
 
 
-class StatisticPair(Record):
-    """A number on both sides, with its full name, such as `scores.variance`."""
+class StatisticPair(Record, shared=SIDES):
+    """A number on both sides."""
 
-    statistic: str
+    statistic: str = column(about="Full name of the number, such as scores.variance")
     a: float
     b: float
     difference: float
@@ -200,8 +223,12 @@ class ReportDifferences(Result):
         "side_by_side": "statistics of A and B",
     }
     rows: Tensors | None = group(is_needed=False)
-    changed_rows: Records[MovedRow] | None = group(is_needed=False)
-    by_head: Records[MovedHead] | None = group(is_needed=False)
-    changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)
-    heads_difference: Records[HeadDifference] | None = group(is_needed=False)
-    side_by_side: Records[StatisticPair] | None = group(is_needed=False)
+    changed_rows: Records[MovedRow] | None = group(label="Rows that moved furthest", is_needed=False)
+    by_head: Records[MovedHead] | None = group(label="Heads whose rows moved furthest", is_needed=False)
+    changed_heads: Records[ChangedStatistic] | None = group(
+        label="Heads that changed beyond their intervals", is_needed=False
+    )
+    heads_difference: Records[HeadDifference] | None = group(
+        label="Head statistics, B minus A", is_needed=False
+    )
+    side_by_side: Records[StatisticPair] | None = group(label="Statistics of A and B", is_needed=False)

@@ -3,19 +3,16 @@
 from dataclasses import dataclass
 
 from attncli.records.columns import Record, Records, Result, column, group, number
+from attncli.records.meanings import LOOKED_AT
 
 
-class HeadExample(Record):
-    """A text, and the query in it with the strongest, weakest or most typical row.
+class HeadExample(Record, shared=LOOKED_AT):
+    """A text, and the query in it with the strongest, weakest or most typical row."""
 
-    `text` is the text's id or line; `rank` counts the examples of a kind from 0. `key` has the query's
-    largest weight.
-    """
-
-    kind: str
-    rank: int
-    text: str
-    value: float
+    kind: str = column(about="Kind of the example: strongest, weakest or typical")
+    rank: int = column(about="Rank among the examples of the kind, counted from 0")
+    text: str = column(about="Number or id of the text")
+    value: float = column(about="The statistic of the row")
     query: int
     query_token: str
     key: int
@@ -24,14 +21,14 @@ class HeadExample(Record):
 
 
 class ExampleToken(Record):
-    """A token of an example's text in readable form, and the weight of the example's query on it."""
+    """A token of an example's text, in readable form."""
 
-    kind: str
-    rank: int
-    text: str = column(is_needed=False)
-    position: int = column(is_needed=False)
-    token: str
-    weight: float
+    kind: str = column(about="Kind of the example: strongest, weakest or typical")
+    rank: int = column(about="Rank among the examples of the kind, counted from 0")
+    text: str = column(about="Number or id of the text", is_needed=False)
+    position: int = column(about="Position of the token", is_needed=False)
+    token: str = column(about="The token")
+    weight: float = column(about="Weight of the example's query on the token")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,13 +39,15 @@ class HeadExamples(Result):
     row with the statistic, both are empty, and the mean and median are None.
     """
 
-    rows: Records[HeadExample] = group("examples", is_kept=False, may_be_empty=True)
-    num_texts: int = number("head")
-    mean: float | None = number("head")
-    lower: float | None = number("head")
-    upper: float | None = number("head")
-    median: float | None = number("head")
-    tokens: Records[ExampleToken] = group("example_weights", is_kept=False, may_be_empty=True)
+    rows: Records[HeadExample] = group("examples", label="Examples", is_kept=False, may_be_empty=True)
+    num_texts: int = number("head", label="texts", about="Number of texts")
+    mean: float | None = number("head", about="Mean over the texts")
+    lower: float | None = number("head", about="Lower end of the 95 % interval of the mean")
+    upper: float | None = number("head", about="Upper end of the 95 % interval of the mean")
+    median: float | None = number("head", about="Median over the rows")
+    tokens: Records[ExampleToken] = group(
+        "example_weights", label="Tokens of the examples", is_kept=False, may_be_empty=True
+    )
     notes: tuple[str, ...] = ()
 
     def tokens_of(self, example: HeadExample) -> Records[ExampleToken]:

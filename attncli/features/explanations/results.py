@@ -38,49 +38,43 @@ def first_ranked(ranks: Sequence[int]) -> int | None:
 
 
 class ExplainedOutput(Record):
-    """The explained output.
+    """The explained output."""
 
-    `kind` is `answer` for a decoder, and `class`, `score`, `word` or `similarity` for an encoder. `output` is
-    the class or the word, or `itself` for a text that is compared with itself; `value` is the
-    log-probability, the score, or the cosine.
-    """
-
-    kind: str
-    output: str | None
-    value: float | None = column(is_kept=False)
+    kind: str = column(about="answer for a decoder; class, score, word or similarity for an encoder")
+    output: str | None = column(about="The class or word, or itself for a text that is compared with itself")
+    value: float | None = column(about="The log-probability, the score, or the cosine", is_kept=False)
 
 
 def _kind(explained: Records[ExplainedOutput] | None) -> str:
     return explained[0].kind if explained else "answer"
 
 
-class ExplainedSource(Record, others=float):
-    """A source with the loss without it, followed by its score in each way.
+class ExplainedSource(Record, others=float, others_about="Score of the source in this way to read"):
+    """A source with the loss without it, followed by its score in each way."""
 
-    `lost` is in nats, or in the units of a score; for a similarity, it is a difference of cosines.
-    """
-
-    source: int
-    name: str
-    text: str | None
-    tokens: int = column(is_kept=False)
-    lost: float | None
+    source: int = column(about="Number of the source")
+    name: str = column(about="Name of the source")
+    text: str | None = column(about="Text of the source")
+    tokens: int = column(about="Number of tokens in the source", is_kept=False)
+    lost: float | None = column(
+        about="Fall of the output without the source: in nats, as a score, or as a cosine"
+    )
 
 
 class WayOfReading(Record):
-    """A way to read, compared with the losses without each source.
+    """A way to read, compared with the losses without each source."""
 
-    `spearman` is the rank correlation with the losses. `first` is the source that the way ranks first, or
-    None if several are tied. `first_agrees` is 1 if that source has the largest loss, 0 if another source has
-    it, and None if the largest losses are tied. `runs` is the number of passes through the model, where a
-    backward pass counts as two.
-    """
-
-    way: str
-    spearman: float | None
-    first: int | None
-    first_agrees: int | None
-    runs: int = column(is_kept=False)
+    way: str = column(about="Way to read")
+    spearman: float | None = column(
+        about="Spearman's correlation of the scores with the losses without each source"
+    )
+    first: int | None = column(about="Source that the way ranks first; none if several are tied")
+    first_agrees: int | None = column(
+        about="1 if that source has the largest loss, else 0; none if the largest losses are tied"
+    )
+    runs: int = column(
+        about="Number of passes through the model; a backward pass counts as two", is_kept=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -90,9 +84,11 @@ class Explanations(Result):
     `tokens` (way, token) has the scores of the prompt's tokens, with NaN for ways that only score sources.
     """
 
-    sources: Records[ExplainedSource] = group()
-    ways: Records[WayOfReading] = group()
-    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
+    sources: Records[ExplainedSource] = group(label="Sources")
+    ways: Records[WayOfReading] = group(label="Ways to read")
+    explained: Records[ExplainedOutput] | None = group(
+        label="Explained output", is_needed=False, is_kept=False
+    )
     answer: str = ""
     ids: Sequence[int] = ()
     tokens: npt.NDArray[np.float64] | None = None
@@ -116,47 +112,61 @@ class Explanations(Result):
 
 
 class ComparedWay(Record):
-    """A way to read, compared with removal: means over prompts, with 95 % intervals.
+    """A way to read, compared with removal: means over prompts, with 95 % intervals."""
 
-    `gap` is `morf` - `lerf`: the answer's loss per token if the first (morf) or the last (lerf) sources of a
-    way are removed first, averaged over the removed share. `spearman` is the rank correlation with the losses
-    without each source. `first` is the share of prompts in which the way and the losses have the same first
-    source; `right` is the share in which the way ranks the right source first, if that source is known.
-    `over_position` is the gap minus that of the best order by position or length, paired by prompt;
-    `is_better` is 1 if the interval of this difference is above 0.
-    """
-
-    way: str
-    kind: str
-    prompts: int = column(is_kept=False)
-    gap: float | None = column(has_interval=True)
-    morf: float | None = column(has_interval=True)
-    lerf: float | None = column(has_interval=True)
-    spearman: float | None = column(has_interval=True)
-    first: float | None
-    right: float | None
-    over_position: float | None = column(has_interval=True)
-    is_better: int | None
-    runs: float
+    way: str = column(about="Way to read")
+    kind: str = column(about="way, reference (removal itself), or ordering (ignores the model)")
+    prompts: int = column(about="Number of prompts", is_kept=False)
+    gap: float | None = column(
+        about="morf - lerf: larger if the way ranks the sources well", has_interval=True
+    )
+    morf: float | None = column(
+        label="MoRF",
+        about="Loss per answer token if the first sources are removed first, mean over the removed share",
+        has_interval=True,
+    )
+    lerf: float | None = column(
+        label="LeRF",
+        about="Loss per answer token if the last sources are removed first, mean over the removed share",
+        has_interval=True,
+    )
+    spearman: float | None = column(
+        about="Spearman's correlation of the scores with the losses without each source", has_interval=True
+    )
+    first: float | None = column(
+        about="Share of the prompts in which the way and the losses have the same first source"
+    )
+    right: float | None = column(about="Share of the prompts in which the way ranks the right source first")
+    over_position: float | None = column(
+        about="Gap minus that of the best order by position or length, paired by prompt", has_interval=True
+    )
+    is_better: int | None = column(about="1 if the interval of this difference is above 0, else 0")
+    runs: float = column(about="Mean number of passes through the model; a backward pass counts as two")
 
 
 class PromptWay(Record):
     """A way to read, measured on one prompt."""
 
-    prompt: str
-    way: str
-    gap: float | None
-    morf: float | None
-    lerf: float | None
-    spearman: float | None
-    first: int | None
+    prompt: str = column(about="Number or id of the prompt")
+    way: str = column(about="Way to read")
+    gap: float | None = column(about="morf - lerf: larger if the way ranks the sources well")
+    morf: float | None = column(
+        label="MoRF", about="Loss per answer token if the first sources are removed first"
+    )
+    lerf: float | None = column(
+        label="LeRF", about="Loss per answer token if the last sources are removed first"
+    )
+    spearman: float | None = column(
+        about="Spearman's correlation of the scores with the losses without each source"
+    )
+    first: int | None = column(about="Source that the way ranks first; none if several are tied")
 
 
 class RefusedWay(Record):
-    """A way that does not apply to the model, and the reason why."""
+    """A way that does not apply to the model."""
 
-    refused: str
-    reason: str
+    refused: str = column(about="Way that does not apply to the model")
+    reason: str = column(about="The reason")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -166,10 +176,12 @@ class ComparedWays(Result):
     `position` is the name of the best order by position or length.
     """
 
-    ways: Records[ComparedWay] = group("compared")
-    prompts: Records[PromptWay] = group(is_kept=False)
-    refused: Records[RefusedWay] | None = group(is_needed=False)
-    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
+    ways: Records[ComparedWay] = group("compared", label="Ways to read")
+    prompts: Records[PromptWay] = group(label="Prompts", is_kept=False)
+    refused: Records[RefusedWay] | None = group(label="Ways that do not apply", is_needed=False)
+    explained: Records[ExplainedOutput] | None = group(
+        label="Explained output", is_needed=False, is_kept=False
+    )
     position: str = ""
     num_prompts: int = 0
     mean_sources: float = 0.0
@@ -183,12 +195,14 @@ class ComparedWays(Result):
 
 
 class LearnedHead(Record):
-    """A head, with its weight in the scores of sources; the absolute weights sum to 1 (AT2)."""
+    """A head, with its weight in the scores of sources."""
 
     stack: str
     layer: int
     head: int
-    weight: float
+    weight: float = column(
+        about="Weight of the head in the scores of sources; the absolute weights sum to 1 (AT2)"
+    )
 
     @property
     def name(self) -> str:
@@ -197,22 +211,26 @@ class LearnedHead(Record):
 
 
 class LearnedFit(Record):
-    """The correlations of scores, with learned and with equal weights, on the answers used for learning.
+    """The correlations of scores on the answers used for learning.
 
-    A correlation is the mean over the prompts of Pearson's correlation over the sets of sources.
+    A correlation is Pearson's over the sets of sources.
     """
 
-    prompts: int = column(is_needed=False)
-    correlation: float
-    correlation_of_mean: float
+    prompts: int = column(about="Number of prompts", is_needed=False)
+    correlation: float = column(
+        about="Pearson's correlation of the scores with learned weights, mean over the prompts"
+    )
+    correlation_of_mean: float = column(
+        about="Pearson's correlation of the scores with equal weights, mean over the prompts"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LearnedWeights(Result):
     """The learned weight of each head of a model, largest first."""
 
-    rows: Records[LearnedHead] = group("heads")
-    fit: LearnedFit = group("learned")
+    rows: Records[LearnedHead] = group("heads", label="Heads")
+    fit: LearnedFit = group("learned", label="Fit")
     seed: int = 0
     num_runs: int = 0
     notes: tuple[str, ...] = ()

@@ -22,41 +22,51 @@ class WriterHead(Record, numbers=WRITER_STATISTICS):
 
 
 class WrittenToken(Record):
-    """A new token, the position of the query that chose it, and the strongest keys of that query.
+    """A new token, and the strongest keys of the query that chose it.
 
-    The keys come from the mean row over all heads or, with a needle, from the row of the `head` with the best
-    retrieval score, such as 17:3. The first key, which is often an attention sink, has a separate column;
-    `keys` is padded with None if there are fewer other keys.
+    The keys come from the mean row over all heads or, with a needle, from the row of `head`. `keys` is padded
+    with None if there are fewer other keys.
     """
 
-    token: str
-    position: int = column(is_needed=False)
-    head: str = column(is_needed=False)
-    first_key: float | None = column(is_needed=False)
-    keys_beside_first: list[int | None] = column("keys")
-    weights: list[float | None]
+    token: str = column(about="The new token")
+    position: int = column(about="Position of the query that chose the token", is_needed=False)
+    head: str = column(
+        about="With a needle: the head with the best retrieval score, to which the keys belong",
+        is_needed=False,
+    )
+    first_key: float | None = column(
+        about="Weight on the first key, which is often an attention sink", is_needed=False
+    )
+    keys_beside_first: list[int | None] = column(
+        "keys", about="Positions of the other keys with the largest weights"
+    )
+    weights: list[float | None] = column(about="Weights on these keys")
     prompt_mass: float | None = column(is_needed=False)
     written_mass: float | None = column(is_needed=False)
     needle_mass: float | None = column(is_needed=False)
 
 
 class WritingCounts(Record):
-    """The numbers of prompt tokens and new tokens, and the log-probability of an answer that was read."""
+    """The numbers of prompt tokens and new tokens."""
 
-    prompt_tokens: int
-    new_tokens: int
-    log_probability: float | None = column(unit="nats", is_needed=False)
+    prompt_tokens: int = column(about="Number of tokens in the prompt")
+    new_tokens: int = column(about="Number of tokens that the model wrote or read as an answer")
+    log_probability: float | None = column(
+        unit="nats", about="Log-probability of an answer that was read", is_needed=False
+    )
 
 
 class NeedleCounts(Record):
-    """The number of tokens in the needle, the number copied from it, and the share that was written.
+    """The tokens of the needle."""
 
-    The share counts each distinct token once.
-    """
-
-    tokens: int = column(is_needed=False)
-    copied: int = column(is_needed=False)
-    share_written: float | None = column("found", is_needed=False)
+    tokens: int = column(about="Number of tokens in the needle", is_needed=False)
+    copied: int = column(about="Number of new tokens that occur in the needle", is_needed=False)
+    share_written: float | None = column(
+        "found",
+        label="written",
+        about="Share of the needle's distinct tokens that the model wrote",
+        is_needed=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,11 +84,11 @@ class WrittenText(Result):
     token.
     """
 
-    heads: Records[WriterHead] = group(may_be_empty=True)
-    tokens: Records[WrittenToken] = group("written", is_kept=False)
-    counts: WritingCounts = group("writing")
-    needle: NeedleCounts | None = group(is_needed=False)
-    linear: Records[SignedHead] = group(is_kept=False, may_be_empty=True)
+    heads: Records[WriterHead] = group(label="Heads", may_be_empty=True)
+    tokens: Records[WrittenToken] = group("written", label="New tokens", is_kept=False)
+    counts: WritingCounts = group("writing", label="Tokens")
+    needle: NeedleCounts | None = group(label="Needle", is_needed=False)
+    linear: Records[SignedHead] = group(label="Heads without a softmax", is_kept=False, may_be_empty=True)
     rows: Tensors = group()
     text: str = ""
     ids: Sequence[int] = ()

@@ -6,25 +6,22 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class BestOfRelation(Record):
-    """The head that finds the most words of a relation, compared with the best fixed offset on these words.
+    """The head that finds the most words of a relation, compared with the best fixed offset."""
 
-    `direction` is to_head if the dependent gives the most weight to its head, from_head if no other word
-    gives the dependent as much weight as its head. Shares are fractions of the `words`, with 95 % intervals.
-    `offset` is the most frequent distance, in words, from a dependent to its head.
-    """
-
-    relation: str
-    words: int
+    relation: str = column(about="Syntactic relation")
+    words: int = column(about="Number of words with the relation")
     layer: int
     head: int
-    direction: str
-    share: float
+    direction: str = column(
+        about="to_head: the dependent looks most at its head; from_head: no word looks more at it"
+    )
+    share: float = column(about="Share of the words for which the head looks along the relation")
     lower: float
     upper: float
-    offset: int
-    offset_share: float
-    offset_lower: float
-    offset_upper: float
+    offset: int = column(about="Most frequent distance, in words, from a dependent to its head")
+    offset_share: float = column(about="Share of the words at that distance")
+    offset_lower: float = column(about="Lower end of the 95 % interval of that share")
+    offset_upper: float = column(about="Upper end of the 95 % interval of that share")
 
     @property
     def is_beyond_offset(self) -> bool:
@@ -32,7 +29,11 @@ class BestOfRelation(Record):
         return bool(self.lower > self.offset_upper)
 
 
-class HeadOnRelations(Record, others=float):
+class HeadOnRelations(
+    Record,
+    others=float,
+    others_about="Share of the words of a relation for which the head looks along it, in one direction",
+):
     """A head, followed by its share of each relation's words in each direction."""
 
     layer: int = column(is_kept=False)
@@ -42,20 +43,17 @@ class HeadOnRelations(Record, others=float):
 
 
 class HeadOnRelation(Record):
-    """The share of a relation's words that a head finds in one direction, with its 95 % interval.
-
-    `statistic` joins the relation and the direction, as in det.to_head.
-    """
+    """The share of a relation's words that a head finds in one direction, with its 95 % interval."""
 
     stack: str
     layer: int
     head: int
-    statistic: str
-    relation: str
-    direction: str
-    hits: int
-    words: int
-    mean: float
+    statistic: str = column(about="Relation and direction, as in det.to_head")
+    relation: str = column(about="Syntactic relation")
+    direction: str = column(about="Direction: to_head or from_head")
+    hits: int = column(about="Number of words for which the head looks along the relation")
+    words: int = column(about="Number of words with the relation")
+    mean: float = column(about="Share of the words for which the head looks along the relation")
     lower: float
     upper: float
 
@@ -70,11 +68,17 @@ class HeadRelations(Result):
     count once in "all relations".
     """
 
-    best: Records[BestOfRelation] = group("relations", is_kept=False)
-    heads: Records[HeadOnRelations] = group()
-    intervals: Records[HeadOnRelation] = group(is_kept=False)
-    num_sentences: int = number("sentences")
-    num_words: int = number("sentences")
-    num_relations: int = number("sentences")
-    num_unaligned: int = number("sentences")
+    best: Records[BestOfRelation] = group("relations", label="Best head of each relation", is_kept=False)
+    heads: Records[HeadOnRelations] = group(label="Heads")
+    intervals: Records[HeadOnRelation] = group(label="Shares of words with intervals", is_kept=False)
+    num_sentences: int = number("sentences", label="sentences", about="Number of sentences")
+    num_words: int = number("sentences", label="words", about="Number of words")
+    num_relations: int = number(
+        "sentences", label="relations", about="Number of measured relations between words"
+    )
+    num_unaligned: int = number(
+        "sentences",
+        label="left out",
+        about="Number of relations within one written word, or of words without separate tokens",
+    )
     notes: tuple[str, ...] = ()

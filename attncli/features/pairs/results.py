@@ -6,10 +6,21 @@ from typing import ClassVar
 import numpy as np
 
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
+from attncli.records.meanings import Meaning
 from attncli.records.values import NamedTensor
 
+MEASURES = {
+    "hit": Meaning("Share of the positions with a pair at which the largest weight is on a partner"),
+    "precision": Meaning(
+        "Share of pairs among the L largest weights of a text of L positions, mean over texts"
+    ),
+    "precision_half": Meaning("Share of pairs among the L / 2 largest weights", label="precision, L / 2"),
+    "precision_fifth": Meaning("Share of pairs among the L / 5 largest weights", label="precision, L / 5"),
+    "mass": Meaning("Mean weight on pairs"),
+}
 
-class BestNumbers(Record):
+
+class BestNumbers(Record, shared=MEASURES):
     """The best head's share on the held-out texts, for each measure, or None if there is only one text."""
 
     hit: float | None
@@ -19,7 +30,7 @@ class BestNumbers(Record):
     mass: float | None
 
 
-class HeadOnPairs(Record, others=float):
+class HeadOnPairs(Record, others=float, others_about="A measure of the head in one direction over all texts"):
     """A head, followed by its measures in each direction over all texts, as in hit.forward."""
 
     stack: str
@@ -28,61 +39,54 @@ class HeadOnPairs(Record, others=float):
 
 
 class PairScore(Record):
-    """A share on the choosing texts, and on the held-out texts with a 95 % interval.
+    """A share on the choosing texts, and on the held-out texts with a 95 % interval."""
 
-    `offset_share` is the share of the best fixed offset, chosen in the same way, on the held-out texts;
-    `chance` is the share expected for random pairs.
-    """
-
-    measure: str
-    choosing: float | None
-    held_out: float | None
+    measure: str = column(about="Measure of the share: hit, precision or mass")
+    choosing: float | None = column(about="Share on the choosing texts")
+    held_out: float | None = column(about="Share on the held-out texts")
     lower: float | None
     upper: float | None
-    offset: int | None = column(is_kept=False)
-    offset_share: float | None
-    chance: float | None
+    offset: int | None = column(about="Best fixed offset, in positions", is_kept=False)
+    offset_share: float | None = column(
+        about="Share of the best fixed offset on the held-out texts, chosen in the same way"
+    )
+    chance: float | None = column(about="Share expected for random pairs")
 
 
 class BestOnPairs(PairScore):
-    """The head with the largest share on the choosing texts, in most of the `folds`.
-
-    `direction` is forward if the first position of a pair looks at the second, backward if the second looks
-    at the first, and symmetric for the sum of both. `agreeing` is the number of folds that chose this head.
-    """
+    """The head with the largest share on the choosing texts, in most of the folds."""
 
     stack: str
     layer: int = column(is_kept=False)
     head: int = column(is_kept=False)
-    direction: str
-    agreeing: int
-    folds: int
+    direction: str = column(
+        about="forward: the first of a pair looks at the second; backward; or symmetric, the sum"
+    )
+    agreeing: int = column(about="Number of folds that chose this head")
+    folds: int = column(about="Number of folds")
 
 
 class HeadOnMeasure(Record):
-    """One measure of a head in one direction, as in hit.forward, over all texts, with its 95 % interval.
-
-    With a single split, `choosing` and `held_out` are the shares on its two parts.
-    """
+    """One measure of a head in one direction over all texts, with its 95 % interval."""
 
     stack: str
     layer: int
     head: int
-    statistic: str
-    direction: str
-    measure: str
-    mean: float | None
+    statistic: str = column(about="Measure and direction, as in hit.forward")
+    direction: str = column(about="forward, backward or symmetric")
+    measure: str = column(about="Measure of the share: hit, precision or mass")
+    mean: float | None = column(about="Share over all texts")
     lower: float | None
     upper: float | None
-    chance: float | None
-    choosing: float | None
-    held_out: float | None
+    chance: float | None = column(about="Share expected for random pairs")
+    choosing: float | None = column(about="With a single split, the share on the choosing texts")
+    held_out: float | None = column(about="With a single split, the share on the held-out texts")
 
 
 class CombinedHeads(PairScore):
-    """Several heads together: the mean of the best `num_heads`, or a regression over as many heads."""
+    """Several heads together: the mean of the best, or a regression over as many heads."""
 
-    num_heads: int
+    num_heads: int = column(label="heads", about="Number of heads that are combined")
 
 
 class HeadCoefficient(Record):
@@ -91,15 +95,15 @@ class HeadCoefficient(Record):
     stack: str
     layer: int
     head: int
-    direction: str
-    coefficient: float
+    direction: str = column(about="forward, backward or symmetric")
+    coefficient: float = column(about="Weight of the head in the regression")
 
 
 class FittedRegression(Record):
-    """The intercept of a regression, and the inverse strength of its L1 penalty."""
+    """A logistic regression over the heads."""
 
-    intercept: float
-    c: float
+    intercept: float = column(about="Intercept of the regression")
+    c: float = column(about="Inverse strength of the L1 penalty")
 
 
 class ScoresOfPositions(Record, others=float):
@@ -116,29 +120,25 @@ class ScoresOfPositions(Record, others=float):
 
 
 class ExampleOfPair(Record):
-    """A position of the example that has a pair: its partners, and the best head's strongest key.
+    """A position of the example that has a pair: its partners, and the best head's strongest key."""
 
-    Positions are counted as in the file; `query` and `key` are places in the matrix. `weight` is the weight
-    on `key`, and `is_hit` is 1 if `key` is a partner.
-    """
-
-    query: int
-    position: int
-    token: str
-    partners: str
-    key: int | None
-    looked_at: int | None
-    looked_at_token: str
-    weight: float | None
-    is_hit: int
+    query: int = column(about="Row of the position in the map")
+    position: int = column(about="Position in the text, counted as in the file")
+    token: str = column(about="The token or word there")
+    partners: str = column(about="The positions that it is paired with")
+    key: int | None = column(about="Column of the key with the largest weight in the map")
+    looked_at: int | None = column(about="Position of that key, counted as in the file")
+    looked_at_token: str = column(about="The token or word there")
+    weight: float | None = column(about="Weight on that key")
+    is_hit: int = column(label="hit", about="1 if that key is a partner, else 0")
 
 
 class LeftOutPairs(Record):
-    """The number of ignored or merged pairs, the reason, and the first such pair as written in the file."""
+    """Pairs that are ignored or merged."""
 
-    pairs: int
-    why: str
-    first: str
+    pairs: int = column(about="Number of pairs that are ignored or merged")
+    why: str = column(about="The reason")
+    first: str = column(about="The first such pair, as written in the file")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,20 +159,22 @@ class HeadsOnPairs(Result):
     marks_note: ClassVar[str] = (
         "Frames are known pairs, solid where the head finds them, dashed where it does not."
     )
-    best: BestNumbers = group()
-    num_texts: int = number("texts")
-    num_positions: int = number("texts")
-    num_pairs: int = number("texts")
-    num_groups: int = number("texts")
-    measures: Records[BestOnPairs] = group(is_kept=False)
-    strongest: Records[HeadOnMeasure] = group(is_kept=False)
-    combined: Records[CombinedHeads] = group(may_be_empty=True, is_kept=False)
-    coefficients: Records[HeadCoefficient] = group(may_be_empty=True, is_kept=False)
-    regression: FittedRegression | None = group(is_needed=False)
-    left_out: Records[LeftOutPairs] = group(may_be_empty=True, is_kept=False)
-    example: Records[ExampleOfPair] = group(may_be_empty=True, is_kept=False)
-    heads: Records[HeadOnPairs] = group()
-    intervals: Records[HeadOnMeasure] = group(is_kept=False)
+    best: BestNumbers = group(label="Best head of each measure")
+    num_texts: int = number("texts", label="texts", about="Number of texts")
+    num_positions: int = number("texts", label="positions", about="Number of positions that have a pair")
+    num_pairs: int = number("texts", label="pairs", about="Number of pairs")
+    num_groups: int = number("texts", label="groups", about="Number of groups of texts")
+    measures: Records[BestOnPairs] = group(label="Measures", is_kept=False)
+    strongest: Records[HeadOnMeasure] = group(label="Strongest heads", is_kept=False)
+    combined: Records[CombinedHeads] = group(label="Several heads together", may_be_empty=True, is_kept=False)
+    coefficients: Records[HeadCoefficient] = group(
+        label="Coefficients of the regression", may_be_empty=True, is_kept=False
+    )
+    regression: FittedRegression | None = group(label="Regression", is_needed=False)
+    left_out: Records[LeftOutPairs] = group(label="Pairs left out", may_be_empty=True, is_kept=False)
+    example: Records[ExampleOfPair] = group(label="Pairs of the example", may_be_empty=True, is_kept=False)
+    heads: Records[HeadOnPairs] = group(label="Heads")
+    intervals: Records[HeadOnMeasure] = group(label="Measures with intervals", is_kept=False)
     weights: NamedTensor | None = tensor(num_axes=2)
     pair_scores: NamedTensor | None = tensor(num_axes=2)
     probability: NamedTensor | None = tensor(num_axes=2)

@@ -8,36 +8,38 @@ from attncli.records.surveys import HeadSurvey
 
 
 class RecordedModule(Record):
-    """A module in which attention was detected; `layer` is its number within its stack.
-
-    `function` is the function that computed the attention. Of its `calls`, `measured` were measured, with
-    this number of `texts` and `heads`; the last call had `num_queries` and `num_keys` (`queries` and `keys`
-    in a table). `num_rows` (`rows`) counts the queries of all texts, and `padding` counts the queries that
-    are left out because a mask hides their positions from every query of their text. `nan_texts` counts the
-    texts in which a head has weights that are not finite; means leave these texts out. `nan_padding` counts
-    the padding rows with such weights. `mask` and `window` describe the keys that queries see. `head_dim` and
-    `scale` are None if only the weights are known.
-    """
+    """A module in which attention was detected."""
 
     stack: str
-    layer: int
+    layer: int = column(about="Number of the module within its stack")
     module: str
     kind: str
-    function: str
-    texts: int
-    heads: int
-    num_queries: int = column("queries")
-    num_keys: int = column("keys")
-    head_dim: int | None
-    mask: str
-    window: int | None
-    scale: float | None
-    calls: int
-    measured: int
-    num_rows: int | None = column("rows", is_needed=False)
-    padding: int | None = column(is_needed=False)
-    nan_texts: int = column(is_needed=False)
-    nan_padding: int | None = column(is_needed=False)
+    function: str = column(about="Function that computed the attention")
+    texts: int = column(about="Number of texts of the measured calls")
+    heads: int = column(about="Number of heads")
+    num_queries: int = column("queries", about="Number of queries of the last call")
+    num_keys: int = column("keys", about="Number of keys of the last call")
+    head_dim: int | None = column(about="Dimension of queries and keys; none if only the weights are known")
+    mask: str = column(about="Keys that a query sees")
+    window: int | None = column(about="Width of the window of keys that a query sees")
+    scale: float | None = column(about="Factor on query · key; none if only the weights are known")
+    calls: int = column(about="Number of calls")
+    measured: int = column(about="Number of measured calls")
+    num_rows: int | None = column("rows", about="Number of queries of all texts", is_needed=False)
+    padding: int | None = column(
+        about="Number of queries left out because a mask hides their positions from every query",
+        is_needed=False,
+    )
+    nan_texts: int = column(
+        label="texts with NaN",
+        about="Number of texts in which a head has weights that are not finite, which means leave out",
+        is_needed=False,
+    )
+    nan_padding: int | None = column(
+        label="padding with NaN",
+        about="Number of padding rows with weights that are not finite",
+        is_needed=False,
+    )
 
     @property
     def tokens_of_text(self) -> int:
@@ -46,11 +48,11 @@ class RecordedModule(Record):
 
 
 class TrainingSteps(Record):
-    """The number of a program's training steps, and the numbers before its first and last measured calls."""
+    """The training steps of a program."""
 
-    before_first: int
-    before_last: int
-    steps: int
+    before_first: int = column(about="Number of training steps before the first measured call")
+    before_last: int = column(about="Number of training steps before the last measured call")
+    steps: int = column(about="Number of training steps")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -63,5 +65,5 @@ class RecordedHeads(HeadSurvey):
 
     title: ClassVar[str] = "The heads of a program"
 
-    modules: Records[RecordedModule] = group(is_kept=False, may_be_empty=True)
-    training: TrainingSteps | None = group(is_kept=False, is_needed=False)
+    modules: Records[RecordedModule] = group(label="Modules", is_kept=False, may_be_empty=True)
+    training: TrainingSteps | None = group(label="Training steps", is_kept=False, is_needed=False)

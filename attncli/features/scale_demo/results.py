@@ -7,23 +7,25 @@ from attncli.records.values import NamedTensor
 
 
 class ScoreVariances(Record):
-    """The variances of queries, keys, and scores before and after scaling, for one head_dim."""
+    """The variances of queries, keys and scores for one head_dim."""
 
-    head_dim: int
-    query: float | None = column(is_needed=False)
-    key: float | None = column(is_needed=False)
-    raw_scores: float | None = column(is_needed=False)
-    scaled_scores: float | None = column(is_needed=False)
+    head_dim: int = column(about="Dimension of queries and keys")
+    query: float | None = column(about="Variance of the queries", is_needed=False)
+    key: float | None = column(about="Variance of the keys", is_needed=False)
+    raw_scores: float | None = column(about="Variance of query · key", is_needed=False)
+    scaled_scores: float | None = column(about="Variance of query · key / sqrt(head_dim)", is_needed=False)
 
 
 class SharpenedSoftmax(Record):
-    """softmax(factor · logits), its sharpness, and the Frobenius norm of its Jacobian."""
+    """The softmax of scaled logits, with its sharpness."""
 
-    factor: float
-    softmax: list[float]
+    factor: float = column(about="Factor on the logits")
+    softmax: list[float] = column(about="softmax(factor · logits)")
     max_weight: float | None = column(is_needed=False)
     entropy: float | None = column(unit="nats", is_needed=False)
-    gradient_norm: float | None
+    gradient_norm: float | None = column(
+        about="Frobenius norm of the softmax's Jacobian: 0 if the softmax is saturated"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,5 +33,5 @@ class ScaleEffects(Result):
     """The growth of the scores with head_dim, and the saturation of the softmax of `logits`."""
 
     logits: NamedTensor = tensor(num_axes=1, is_needed=True)
-    variance: Records[ScoreVariances] = group(is_bare_alone=True)
-    sharpness: Records[SharpenedSoftmax] = group()
+    variance: Records[ScoreVariances] = group(label="Variances by head dimension", is_bare_alone=True)
+    sharpness: Records[SharpenedSoftmax] = group(label="Softmax of scaled logits")

@@ -5,22 +5,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
+from attncli.records.meanings import AUROC
 from attncli.records.values import NamedTensor
 
 
-class HeldOutAuroc(Record):
-    """The sparse regression over all heads on held-out groups, and the best baseline that ignores attention.
+class HeldOutAuroc(Record, shared=AUROC):
+    """The sparse regression over all heads on held-out groups, and the best baseline without attention."""
 
-    `auroc` is the mean over the groups with its 95 % interval, and `lowest` is the AUROC of the worst group.
-    `difference` is `auroc` minus the AUROC of the `baseline`, on the same texts. `hits` and `false_alarms`
-    are the shares of positive and of negative held-out texts that the regression calls positive.
-    """
-
-    auroc: float | None
+    auroc: float | None = column(
+        label="AUROC", about="Mean AUROC of the sparse regression over the held-out groups"
+    )
     lower: float | None
     upper: float | None
     lowest: float | None
-    baseline: float | None
+    baseline: float | None = column(about="AUROC of the best baseline, which ignores attention")
     difference: float | None
     difference_lower: float | None
     difference_upper: float | None
@@ -28,133 +26,126 @@ class HeldOutAuroc(Record):
     false_alarms: float | None
 
 
-class DetectorAuroc(Record):
-    """A detector, with its mean AUROC over held-out groups; `kind` is attention or baseline.
+class DetectorAuroc(Record, shared=AUROC):
+    """A detector on held-out groups; the interval covers the texts of these groups."""
 
-    The interval covers the texts of these groups. `choosing` is its AUROC on the texts that it was fitted to,
-    and `num_features` is its number of features when fitted to all texts. `difference` is its AUROC minus the
-    AUROC of the best baseline.
-    """
-
-    detector: str
-    kind: str
-    auroc: float | None
+    detector: str = column(about="Name of the detector")
+    kind: str = column(about="attention, or baseline for a detector that ignores attention")
+    auroc: float | None = column(label="AUROC", about="Mean AUROC over the held-out groups")
     lower: float | None
     upper: float | None
     lowest: float | None
-    choosing: float | None
-    num_features: int
+    choosing: float | None = column(about="AUROC on the texts that the detector was fitted to")
+    num_features: int = column(label="features", about="Number of features when fitted to all texts")
     difference: float | None
     difference_lower: float | None
     difference_upper: float | None
 
 
-class GroupAuroc(Record):
+class GroupAuroc(Record, shared=AUROC):
     """The AUROC of a detector on a group that it was not fitted to, with DeLong's 95 % interval."""
 
-    detector: str
-    group: str
-    texts: int
-    positive: int
+    detector: str = column(about="Name of the detector")
+    group: str = column(about="Held-out group")
+    texts: int = column(about="Number of texts in the group")
+    positive: int = column(about="Number of positive texts in the group")
     auroc: float
     lower: float | None
     upper: float | None
 
 
-class SeparatingFeature(Record):
-    """A statistic of a head over all texts: P(positive > negative), with DeLong's 95 % interval.
-
-    `p_value` is corrected for the number of heads and statistics by permuting labels. `effect_size` is
-    Hedges' g.
-    """
+class SeparatingFeature(Record, shared=AUROC):
+    """A statistic of a head over all texts, with its AUROC and DeLong's 95 % interval."""
 
     stack: str
     layer: int
     head: int
-    statistic: str
+    statistic: str = column(about="Statistic of the head")
     auroc: float
     lower: float | None
     upper: float | None
-    p_value: float
-    effect_size: float | None
+    p_value: float = column(
+        about="p-value by permuting labels, corrected for the number of heads and statistics"
+    )
+    effect_size: float | None = column(
+        label="effect size g", about="Hedges' g: difference of the means in standard deviations"
+    )
 
 
-class SeparatingHead(Record):
+class SeparatingHead(Record, shared=AUROC):
     """A head, with its statistic whose AUROC is farthest from one half; see `SeparatingFeature`."""
 
     stack: str
     layer: int = column(is_kept=False)
     head: int = column(is_kept=False)
-    statistic: str
+    statistic: str = column(about="Statistic of the head whose AUROC is farthest from one half")
     auroc: float | None
     lower: float | None
     upper: float | None
-    p_value: float | None
-    effect_size: float | None
+    p_value: float | None = column(
+        about="p-value by permuting labels, corrected for the number of heads and statistics"
+    )
+    effect_size: float | None = column(
+        label="effect size g", about="Hedges' g: difference of the means in standard deviations"
+    )
 
 
 class TextScore(Record):
-    """The sparse regression's prediction for a held-out text, which is positive above the threshold.
+    """The sparse regression's prediction for a held-out text.
 
-    `margin` is the score minus the threshold, in standard deviations of the training scores. `digest` is the
-    beginning of the SHA-256 of the text's words, by which a detector recognises its training texts.
+    By `digest`, a detector recognises its training texts.
     """
 
-    text: int
-    id: str | None
-    group: str
-    label: str
-    predicted: str
-    margin: float
-    is_right: int
-    start: str
-    digest: str = column(is_needed=False)
+    text: int = column(about="Number of the text")
+    id: str | None = column(about="Id of the text")
+    group: str = column(about="Held-out group of the text")
+    label: str = column(about="The text's label")
+    predicted: str = column(about="Label that the regression predicts")
+    margin: float = column(about="Score minus the threshold, in standard deviations of the training scores")
+    is_right: int = column(label="right", about="1 if the prediction is right, else 0")
+    start: str = column(about="Beginning of the text")
+    digest: str = column(about="Beginning of the SHA-256 of the text's words", is_needed=False)
 
 
 class FittedDetector(Record):
-    """A detector that was fitted to all texts, with everything that is needed to apply it.
+    """A detector that was fitted to all texts, with everything that is needed to apply it."""
 
-    `digest` is the SHA-256 of the model's weights, and `measured_on` is the name of the texts. A text whose
-    score is above the threshold is called `positive`.
-    """
-
-    detector: str
-    model: str
-    digest: str
-    positive: str
-    negative: str
-    threshold: float
-    intercept: float
-    penalty: float
-    parts: str
-    num_texts: int
-    measured_on: str
+    detector: str = column(about="Name of the detector")
+    model: str = column(about="Name of the model")
+    digest: str = column(about="SHA-256 of the model's weights")
+    positive: str = column(about="Label of a text whose score is above the threshold")
+    negative: str = column(about="Label of all other texts")
+    threshold: float = column(about="Threshold of the score")
+    intercept: float = column(about="Intercept of the score")
+    penalty: float = column(about="Inverse strength C of the regression's penalty; 0 without a regression")
+    parts: str = column(about="Parts of the texts that were measured")
+    num_texts: int = column(label="texts", about="Number of texts that it was fitted to")
+    measured_on: str = column(about="Name of these texts")
 
 
 class DetectorWeight(Record):
     """A feature's weight in a detector: score = sum w (x - mean) / scale + intercept."""
 
-    detector: str
+    detector: str = column(about="Name of the detector")
     stack: str
     layer: int
     head: int
-    statistic: str
-    coefficient: float
-    mean: float
-    scale: float
+    statistic: str = column(about="Statistic of the head")
+    coefficient: float = column(about="Weight w of the feature")
+    mean: float = column(about="Mean of the feature, which is subtracted")
+    scale: float = column(about="Standard deviation of the feature, by which it is divided")
 
 
 class RocOfGroup(Record):
-    """The ROC curve of a detector on a group that it was not fitted to: both rates at fixed points.
+    """The ROC curve of a detector on a group that it was not fitted to."""
 
-    `curve` is the name of the group and, for a baseline, a comma and the detector; the first curve is chance.
-    """
-
-    curve: str
-    detector: str
-    group: str
-    false_positive_rate: list[float]
-    true_positive_rate: list[float]
+    curve: str = column(about="Group and, for a baseline, the detector; the first curve is chance")
+    detector: str = column(about="Name of the detector")
+    group: str = column(about="Held-out group")
+    false_positive_rate: list[float] = column(
+        about="Shares of negative texts that are called positive, at fixed points"
+    )
+    true_positive_rate: list[float] = column(about="Shares of positive texts that are called positive")
 
 
 class MapOfText(NamedTuple):
@@ -181,22 +172,26 @@ class SeparatedTexts(Result):
 
     compares: ClassVar[bool] = True
 
-    held_out: HeldOutAuroc = group()
-    num_texts: int = number("texts")
-    num_positive: int = number("texts")
-    num_groups: int = number("texts")
-    num_features: int = number("texts")
-    num_permutations: int = number("texts")
-    detectors: Records[DetectorAuroc] = group(is_kept=False)
-    by_group: Records[GroupAuroc] = group(is_kept=False)
-    strongest: Records[SeparatingFeature] = group(is_kept=False)
-    wrong: Records[TextScore] = group(may_be_empty=True, is_kept=False)
-    heads: Records[SeparatingHead] = group()
-    features: Records[SeparatingFeature] = group(is_kept=False)
-    predictions: Records[TextScore] = group(is_kept=False)
-    fitted: Records[FittedDetector] = group(is_kept=False)
-    coefficients: Records[DetectorWeight] = group(may_be_empty=True, is_kept=False)
-    curves: Records[RocOfGroup] = group(is_kept=False)
+    held_out: HeldOutAuroc = group(label="On held-out groups")
+    num_texts: int = number("texts", label="texts", about="Number of texts")
+    num_positive: int = number("texts", label="positive texts", about="Number of positive texts")
+    num_groups: int = number("texts", label="groups", about="Number of groups that were held out in turn")
+    num_features: int = number("texts", label="features", about="Number of features: statistics of heads")
+    num_permutations: int = number(
+        "texts", label="permutations", about="Number of permutations of the labels"
+    )
+    detectors: Records[DetectorAuroc] = group(label="Detectors", is_kept=False)
+    by_group: Records[GroupAuroc] = group(label="Detectors by group", is_kept=False)
+    strongest: Records[SeparatingFeature] = group(label="Strongest statistics", is_kept=False)
+    wrong: Records[TextScore] = group(label="Misclassified texts", may_be_empty=True, is_kept=False)
+    heads: Records[SeparatingHead] = group(label="Heads")
+    features: Records[SeparatingFeature] = group(label="Statistics of heads", is_kept=False)
+    predictions: Records[TextScore] = group(label="Predictions", is_kept=False)
+    fitted: Records[FittedDetector] = group(label="Fitted detectors", is_kept=False)
+    coefficients: Records[DetectorWeight] = group(
+        label="Coefficients of the detectors", may_be_empty=True, is_kept=False
+    )
+    curves: Records[RocOfGroup] = group(label="ROC curves", is_kept=False)
     weights: NamedTensor | None = tensor(num_axes=2)
     tokens: tuple[str, ...] = ()
     maps: tuple[MapOfText, ...] = ()
@@ -223,9 +218,8 @@ class SeparatedTexts(Result):
 ATTENTION, BASELINE = "attention", "baseline"
 
 
-class MeasuredDetector(Record):
-    """A detector's performance on labelled texts: its AUROC with DeLong's 95 % interval, and its rates of
-    hits and false alarms.
+class MeasuredDetector(Record, shared=AUROC):
+    """A detector's performance on labelled texts, with DeLong's 95 % interval.
 
     Texts that all have the same label have only one of the rates.
     """
@@ -238,16 +232,14 @@ class MeasuredDetector(Record):
 
 
 class AppliedScore(Record):
-    """A detector's prediction for a text: `predicted` is a value of the label, and `margin` is the score
-    minus the threshold.
-    """
+    """A detector's prediction for a text."""
 
-    text: int
-    id: str | None
-    predicted: str
-    score: float
-    margin: float
-    start: str
+    text: int = column(about="Number of the text")
+    id: str | None = column(about="Id of the text")
+    predicted: str = column(about="Label that the detector predicts")
+    score: float = column(about="Score of the text")
+    margin: float = column(about="Score minus the threshold")
+    start: str = column(about="Beginning of the text")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -256,8 +248,12 @@ class AppliedDetector(Result):
 
     compares: ClassVar[bool] = True
 
-    measured: MeasuredDetector = group(is_needed=False)
-    scores: Records[AppliedScore] = group(is_kept=False)
-    num_texts: int = number("texts")
-    num_positive: int = number("texts")
+    measured: MeasuredDetector = group(label="Performance", is_needed=False)
+    scores: Records[AppliedScore] = group(label="Predictions", is_kept=False)
+    num_texts: int = number("texts", label="texts", about="Number of texts")
+    num_positive: int = number(
+        "texts",
+        label="positive texts",
+        about="Number of texts that are labelled or, without labels, called positive",
+    )
     notes: tuple[str, ...] = ()

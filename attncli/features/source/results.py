@@ -12,82 +12,78 @@ NATS = "nats"
 
 
 class RankedSource(Record):
-    """A source: its number, text and tokens, and its measurements with their ranks.
+    """A source: its number, text and tokens, and its measurements with their ranks."""
 
-    `all_heads` is the mean weight of all heads on the source, and `retrieving_heads` is that of the chosen
-    heads. `lost` is how far the answer's log-probability falls without the text of the source, in nats;
-    `effect` comes from a fit to random sets of sources. `ranked_by` is the measurement that decides the rank
-    of the source.
-    """
-
-    source: int
-    name: str
-    title: str | None
-    tokens: int = column(is_needed=False)
-    first_token: int | None = column(is_needed=False)
-    all_heads: float | None
-    all_heads_rank: int | None = column(is_needed=False)
-    retrieving_heads: float | None
-    retrieving_heads_rank: int | None = column(is_needed=False)
-    effect: float | None = column(is_needed=False)
-    effect_rank: int | None = column(is_needed=False)
-    lost: float | None = column(unit=NATS)
-    lost_rank: int | None = column(is_needed=False)
-    text: str | None
-    ranked_by: str | None
+    source: int = column(about="Number of the source")
+    name: str = column(about="Name of the source")
+    title: str | None = column(about="Title of the source")
+    tokens: int = column(about="Number of tokens in the source", is_needed=False)
+    first_token: int | None = column(about="Position of its first token", is_needed=False)
+    all_heads: float | None = column(about="Mean weight of all heads on the source, from the answer's tokens")
+    all_heads_rank: int | None = column(about="Rank by the weight of all heads", is_needed=False)
+    retrieving_heads: float | None = column(
+        about="Mean weight of the chosen heads on the source, from the answer's tokens"
+    )
+    retrieving_heads_rank: int | None = column(
+        about="Rank by the weight of the chosen heads", is_needed=False
+    )
+    effect: float | None = column(
+        about="Effect of the source on ln p - ln(1 - p) of the answer, fitted to random sets of sources",
+        is_needed=False,
+    )
+    effect_rank: int | None = column(about="Rank by the effect", is_needed=False)
+    lost: float | None = column(unit=NATS, about="Fall of the answer's log-probability without the source")
+    lost_rank: int | None = column(about="Rank by the loss without the source", is_needed=False)
+    text: str | None = column(about="Text of the source")
+    ranked_by: str | None = column(about="Measurement that decides the rank")
 
 
 class AnswerToken(Record):
-    """A token of the answer, with its text and position.
+    """A token of the answer, with its source."""
 
-    `source` is the source that has more than half of the token's weight on all sources. `measured_source` is
-    the source that has more than half of the token's losses over all sources; `measured` is the loss, in
-    nats, or the effect in a fit.
-    """
-
-    token: str | None = column(is_needed=False)
-    text: str
-    position: int = column(is_needed=False)
-    source: int | None
-    weight: float | None = column(is_needed=False)
-    log_probability: float | None = column(unit=NATS, is_needed=False)
-    measured_source: int | None
-    measured: float | None = column(unit=NATS)
+    token: str | None = column(about="The token", is_needed=False)
+    text: str = column(about="Its text")
+    position: int = column(about="Position of the token", is_needed=False)
+    source: int | None = column(about="Source with more than half of the token's weight on all sources")
+    weight: float | None = column(about="Weight of the token on that source", is_needed=False)
+    log_probability: float | None = column(unit=NATS, about="Log-probability of the token", is_needed=False)
+    measured_source: int | None = column(
+        about="Source with more than half of the token's losses over all sources"
+    )
+    measured: float | None = column(unit=NATS, about="Loss without that source, or its effect in a fit")
 
 
 class SourceRanking(Record):
-    """The agreement of a weight with the loss or the effect, over the `removed` sources.
+    """The agreement of a weight with the loss or the effect, over the `removed` sources."""
 
-    The columns are Spearman's correlation, and 1 if the two measurements rank the same source first, 0 if
-    they do not.
-    """
-
-    ranking: str
-    predicts: str
-    removed: int
-    spearman: float | None
-    first_right: int | None
+    ranking: str = column(about="Weight that ranks the sources: all_heads or retrieving_heads")
+    predicts: str = column(about="Measurement that it predicts: lost or effect")
+    removed: int = column(about="Number of removed sources")
+    spearman: float | None = column(about="Spearman's correlation of the two")
+    first_right: int | None = column(about="1 if both rank the same source first, else 0")
 
 
 class AnswerCounts(Record):
-    """The number of the first source, and how many sources, prompt tokens and answer tokens there are."""
+    """The numbers of sources and tokens."""
 
-    first: int = column(is_needed=False)
-    sources: int = column(is_needed=False)
-    prompt_tokens: int = column(is_needed=False)
-    answer_tokens: int = column(is_needed=False)
-    log_probability: float | None = column(unit=NATS, is_needed=False)
+    first: int = column(about="Number of the first source", is_needed=False)
+    sources: int = column(about="Number of sources", is_needed=False)
+    prompt_tokens: int = column(about="Number of tokens in the prompt", is_needed=False)
+    answer_tokens: int = column(about="Number of tokens in the answer", is_needed=False)
+    log_probability: float | None = column(
+        unit=NATS, about="Log-probability of the whole answer", is_needed=False
+    )
 
 
 class HeadOnSources(Record):
-    """A head's weight on all sources, and its strongest source with the weight on that source."""
+    """A head, and its strongest source."""
 
     stack: str
     layer: int
     head: int
-    weight: float | None
-    source: int
-    source_weight: float | None
+    weight: float | None = column(about="Weight of the head on all sources, from the answer's tokens")
+    source: int = column(about="Source with the largest weight")
+    source_weight: float | None = column(about="Weight of the head on that source")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -100,11 +96,11 @@ class AnswerSources(Result):
     heads.
     """
 
-    sources: Records[RankedSource] = group()
-    tokens: Records[AnswerToken] = group("answer")
-    rankings: Records[SourceRanking] = group()
-    counts: AnswerCounts = group("source")
-    heads: Records[HeadOnSources] | None = group(is_needed=False)
+    sources: Records[RankedSource] = group(label="Sources")
+    tokens: Records[AnswerToken] = group("answer", label="Answer")
+    rankings: Records[SourceRanking] = group(label="Agreement of the rankings")
+    counts: AnswerCounts = group("source", label="Numbers of tokens")
+    heads: Records[HeadOnSources] | None = group(label="Heads", is_needed=False)
     answer: str = ""
     ids: Sequence[int] = ()
     weights: npt.NDArray[np.float64] | None = None
@@ -122,13 +118,18 @@ class AnswerSources(Result):
 
 
 class RetrievingHead(Record):
-    """The share of contexts in which a head weights the right sentence most, and its mean weight there."""
+    """A head on synthetic contexts, in which one sentence is the right one."""
 
     stack: str = column(is_needed=False)
     layer: int
     head: int
-    share_found: float | None = column("found", is_needed=False)
-    weight: float | None = column(is_needed=False)
+    share_found: float | None = column(
+        "found",
+        label="share found",
+        about="Share of the contexts in which the head weights the right sentence most",
+        is_needed=False,
+    )
+    weight: float | None = column(about="Mean weight of the head on the right sentence", is_needed=False)
 
     @property
     def name(self) -> str:
@@ -139,15 +140,15 @@ class RetrievingHead(Record):
 class ChosenHead(Record):
     """The name of a retrieving head, such as 18:6."""
 
-    chosen_head: str
+    chosen_head: str = column(about="Name of a retrieving head, such as 18:6")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievingHeads(Result):
     """A model's heads on synthetic contexts, strongest first, and the chosen heads."""
 
-    rows: Records[RetrievingHead] = group("heads")
-    chosen: Records[ChosenHead] = group()
+    rows: Records[RetrievingHead] = group("heads", label="Heads")
+    chosen: Records[ChosenHead] = group(label="Chosen heads")
     num_contexts: int = 0
     seed: int = 0
 

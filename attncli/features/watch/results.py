@@ -4,23 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attncli.records.columns import Record, Records, Result, column, group
-
-
-class TrainingStep(Record):
-    """A training step: its loss, and statistics over all heads (None if no head has a number).
-
-    Each pattern adds a column with the number of heads that show the pattern, such as `induction_heads`.
-    """
-
-    step: int
-    loss: float | None = column(is_needed=False)
-    largest_max_score: float | None = column(is_needed=False)
-    least_entropy: float | None = column(is_needed=False)
-    largest_previous_token: float | None = column(is_needed=False)
-    largest_induction: float | None = column(is_needed=False)
-    mean_entropy: float | None = column(is_needed=False)
-    mean_sink_mass: float | None = column(is_needed=False)
-
+from attncli.records.meanings import Meaning, spaced
 
 COUNT = "_heads"
 
@@ -30,33 +14,56 @@ def count_name(pattern: str) -> str:
     return f"{pattern.replace(' ', '_')}{COUNT}"
 
 
-class PatternOverSteps(Record):
-    """A pattern, the first step at which a head exceeds its threshold, and the strongest head at that step.
+class TrainingStep(Record):
+    """A training step: its loss, and statistics over all heads (None if no head has a number).
 
-    `heads` is the number of heads with the pattern at the last step, and `count` is the number at each
-    `step`.
+    Each pattern adds a column with the number of heads that show the pattern, such as `induction_heads`.
     """
 
-    pattern: str
+    step: int = column(about="Number of the training step")
+    loss: float | None = column(about="Training loss", is_needed=False)
+    largest_max_score: float | None = column(about="Largest score in any head", is_needed=False)
+    least_entropy: float | None = column(about="Smallest entropy of a head", is_needed=False)
+    largest_previous_token: float | None = column(
+        about="Largest weight of a head on the previous token", is_needed=False
+    )
+    largest_induction: float | None = column(about="Largest induction weight of a head", is_needed=False)
+    mean_entropy: float | None = column(about="Mean entropy of the heads", is_needed=False)
+    mean_sink_mass: float | None = column(about="Mean weight of the heads on the first key", is_needed=False)
+
+    @classmethod
+    def meaning(cls, name: str) -> Meaning:
+        """Return the meaning of a column, which may count the heads of a pattern."""
+        if name.endswith(COUNT):
+            return Meaning(
+                f"Number of heads with the pattern {spaced(name.removesuffix(COUNT))}", label=spaced(name)
+            )
+        return super().meaning(name)
+
+
+class PatternOverSteps(Record):
+    """A pattern, and the strongest head at the first step at which a head shows it."""
+
+    pattern: str = column(about="Name of the pattern")
     stack: str
-    threshold: float = column(is_needed=False)
-    first_step: int
+    threshold: float = column(about="Value above which a head shows the pattern", is_needed=False)
+    first_step: int = column(about="First step at which a head exceeds the threshold")
     layer: int
     head: int
-    heads: int
-    step: list[int]
-    count: list[int]
+    heads: int = column(about="Number of heads with the pattern at the last step")
+    step: list[int] = column(about="The steps")
+    count: list[int] = column(about="Number of heads with the pattern at each step")
 
 
 class PatternChange(Record):
     """A head whose pattern changed from the previous step."""
 
-    step: int
+    step: int = column(about="Number of the training step")
     stack: str = column(is_needed=False)
     layer: int
     head: int
-    before: str
-    after: str
+    before: str = column(about="Pattern at the previous step")
+    after: str = column(about="Pattern at this step")
 
 
 class HeadAtStep(Record):
@@ -66,7 +73,7 @@ class HeadAtStep(Record):
     kind: str = column(is_needed=False)
     stack: str
     head: int
-    pattern: str
+    pattern: str = column(about="Pattern of the head")
 
 
 class StepOfHead(Record):
@@ -75,9 +82,16 @@ class StepOfHead(Record):
     If several stacks have this layer and head, each stack has separate columns, such as `entropy encoder`.
     """
 
-    step: int
-    loss: float | None = column(is_needed=False)
-    pattern: str = column(is_needed=False)
+    step: int = column(about="Number of the training step")
+    loss: float | None = column(about="Training loss", is_needed=False)
+    pattern: str = column(about="Pattern of the head", is_needed=False)
+
+    @classmethod
+    def meaning(cls, name: str) -> Meaning:
+        """Return the meaning of a column, which may belong to one of several stacks."""
+        statistic, _, stack = name.partition(" ")
+        meaning = super().meaning(statistic)
+        return meaning._replace(label=f"{meaning.label} {stack}".strip())
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -90,10 +104,10 @@ class HeadsInTraining(Result):
 
     title: ClassVar[str] = "Heads over the steps of training"
 
-    steps: Records[TrainingStep] = group()
-    patterns: Records[PatternOverSteps] | None = group(is_needed=False)
-    changes: Records[PatternChange] | None = group(is_needed=False)
-    heads: Records[HeadAtStep] = group()
+    steps: Records[TrainingStep] = group(label="Steps")
+    patterns: Records[PatternOverSteps] | None = group(label="Patterns over the steps", is_needed=False)
+    changes: Records[PatternChange] | None = group(label="Changes of pattern", is_needed=False)
+    heads: Records[HeadAtStep] = group(label="Heads at the last step")
     never: tuple[str, ...] = ()
 
 
@@ -103,7 +117,7 @@ class HeadInTraining(Result):
 
     title: ClassVar[str] = "Heads over the steps of training"
 
-    head: Records[StepOfHead] = group()
+    head: Records[StepOfHead] = group(label="The head over the steps")
 
     def pattern_names(self) -> list[str]:
         """Return the columns with the head's pattern: one, or one per stack."""

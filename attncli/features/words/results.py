@@ -8,43 +8,46 @@ SECONDS = "seconds"
 
 
 class SpokenWord(Record):
-    """A word with its beginning and end, and the mean probability of its tokens.
+    """A spoken word."""
 
-    `after_blank` is True if a space precedes the word, as for most words, but not for `'clock` in `o'clock`.
-    """
-
-    word: str
-    begin: float = column(unit=SECONDS)
-    end: float = column(unit=SECONDS)
-    probability: float
-    after_blank: bool = column(is_kept=False, is_needed=False)
+    word: str = column(about="The word")
+    begin: float = column(unit=SECONDS, about="Beginning of the word in the recording")
+    end: float = column(unit=SECONDS, about="End of the word in the recording")
+    probability: float = column(about="Mean probability of the word's tokens")
+    after_blank: bool = column(
+        about="True if a space precedes the word, unlike in o'clock", is_kept=False, is_needed=False
+    )
 
 
 class AligningHead(Record):
     """A cross-attention head, and how well it times words.
 
-    `error` is the median distance between the onsets that the head finds and the known ones; `shift` is the
-    median signed distance (positive means later). `concentration` is the criterion of Yeh et al. 2025
-    (2509.09987): the sum of the norms of the columns and rows of the head's weights. `is_published` is True
-    if the model's generation_config.json lists the head.
+    `concentration` is the criterion of Yeh et al. 2025 (2509.09987).
     """
 
     stack: str
     layer: int = column(is_kept=False)
     head: int = column(is_kept=False)
-    error: float = column(unit=SECONDS)
-    shift: float = column(unit=SECONDS)
-    concentration: float
-    is_published: bool
+    error: float = column(
+        unit=SECONDS,
+        about="Median distance between the beginnings of words that the head finds and the known ones",
+    )
+    shift: float = column(unit=SECONDS, about="Median difference of these beginnings; positive means later")
+    concentration: float = column(
+        about="Sum of the norms of the columns and rows of the head's weights (Yeh et al. 2025)"
+    )
+    is_published: bool = column(
+        label="published", about="True if the model's generation_config.json lists the head"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SpokenWords(Result):
     """The words of a sound in order, its duration `seconds`, and the time `step` between two frames."""
 
-    words: Records[SpokenWord] = group()
-    seconds: float = number("sound")
-    step: float = number("sound")
+    words: Records[SpokenWord] = group(label="Words")
+    seconds: float = number("sound", about="Duration of the recording")
+    step: float = number("sound", about="Time between two frames")
     aligned_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -58,11 +61,13 @@ class AligningHeads(Result):
     None if that file lists no heads; `published_among_first` of these heads are among the first eight.
     """
 
-    heads: Records[AligningHead] = group()
-    num_words: int = number("speech")
-    num_found: int = number("speech")
-    error_of_found: float = number("speech")
-    error_of_published: float | None = number("speech")
-    num_published: int = number("speech")
-    published_among_first: int = number("speech")
+    heads: Records[AligningHead] = group(label="Heads")
+    num_words: int = number("speech", label="words", about="Number of words with known times")
+    num_found: int = number("speech", label="chosen heads", about="Number of heads that are chosen")
+    error_of_found: float = number(
+        "speech", about="Median error of the beginnings of words with the chosen heads together"
+    )
+    error_of_published: float | None = number("speech", about="Median error with the published heads")
+    num_published: int = number("speech", label="published heads", about="Number of published heads")
+    published_among_first: int = number("speech", about="Number of published heads among the first eight")
     notes: tuple[str, ...] = ()
