@@ -1,12 +1,10 @@
 // The composition of a report's page: its picture and the table beside it; everything else is folded.
 
 import { chosen, matrix } from "./chosen.js";
-import { byId, make } from "../parts/elements.js";
-import { tableOf, words } from "../parts/tables.js";
+import { byId } from "../parts/elements.js";
+import { meaningsOf, PLACES, tableMeaning, tableOf } from "../parts/tables.js";
 import { labelText } from "../values/labels.js";
 import { largestIn } from "../values/numbers.js";
-
-const MOST_ROWS = 10;
 
 // The picture that the result declares, or the first of these that the report has.
 function pictureOf({ picture, matrices, picture_maps: maps, blocks, tensors }, above) {
@@ -36,9 +34,8 @@ export function arrangeScene(report) {
 export function showRanked(report, onPlace) {
   const { table } = report;
   const rows = table ? report.statistics[table.table] : null;
-  const ranked = rows?.length ? rankedRows(rows, table) : tokenRows(report);
-  byId("ranked").hidden = !ranked;
-  byId("ranked").replaceChildren(...(ranked ? [rankedTable(ranked, onPlace)] : []));
+  const ranked = rows?.length ? rankedTable(report, rows, onPlace) : tokenTable(report);
+  byId("ranked").replaceChildren(ranked);
 }
 
 const ordered = (rows, by) =>
@@ -47,18 +44,29 @@ const ordered = (rows, by) =>
 // The first row of the table beside the picture, or undefined.
 export const firstRanked = ({ table, statistics }) => table && ordered(statistics[table.table] ?? [], table.by)[0];
 
-function rankedRows(rows, { table, columns, by }) {
-  const places = Object.keys(rows[0]).filter((name) => ["layer", "head"].includes(name));
-  const own = columns.length && byId("scene").dataset.picture ? columns : Object.keys(rows[0]);
-  const names = [...new Set([...places, ...own])];
-  return { title: words(table), rows: ordered(rows, by).map((row) => Object.fromEntries(names.map((name) => [name, row[name]]))) };
+// A page without a picture has room for every column.
+function rankedTable(report, rows, onPlace) {
+  const { table, columns, by } = report.table;
+  const hasRoom = !byId("scene").dataset.picture || !columns.length;
+  const place = PLACES.every((axis) => axis in rows[0]) ? ["head"] : [];
+  const { label } = tableMeaning(report, table);
+  const names = hasRoom ? null : [...new Set([...place, ...columns])];
+  return tableOf(label, ordered(rows, by), onPlace, { meanings: meaningsOf(report, table), names });
 }
 
+const OF_TOKENS = {
+  token: { label: "token" },
+  received_mass: { label: "weight received", title: "Sum of the weights on this token over all queries" },
+  looks_most_at: { label: "looks most at", title: "The key to which this token gives the most weight" },
+  weight: { label: "weight", title: "The weight on this key" },
+};
+const ofTokens = (name) => ({ unit: "", about: "", title: "", ...OF_TOKENS[name] });
+
 // The tokens of a map of weights, those with the most weight first, and where each looks most.
-function tokenRows({ keys }) {
-  if (!matrix?.isAttention || chosen.tensor.is_pictured) return null;
+function tokenTable({ keys }) {
+  if (!matrix?.isAttention || chosen.tensor.is_pictured) return "";
   const received = keys.find(({ name, axes }) => name === "received_mass" && axes.at(-1) === "key");
-  if (!received?.values) return null;
+  if (!received?.values) return "";
   const sums = received.at(matrix.place);
   const rows = matrix.columnLabels.map((label, i) => ({ token: labelText(label), received_mass: sums[i] }));
   if (matrix.isSelf) {
@@ -68,21 +76,5 @@ function tokenRows({ keys }) {
     });
   }
   rows.sort((one, other) => other.received_mass - one.received_mass);
-  return { title: "tokens by received weight", rows };
-}
-
-function rankedTable({ title, rows }, onPlace) {
-  const box = make("div", {});
-  const show = (count) => {
-    const table = tableOf(title, rows.slice(0, count), onPlace);
-    box.replaceChildren(table);
-    if (rows.length <= MOST_ROWS) return;
-    const isWhole = count >= rows.length;
-    const text = isWhole ? `Show ${MOST_ROWS} rows` : `Show all ${rows.length} rows`;
-    const button = make("button", { type: "button", "aria-expanded": String(isWhole), text });
-    button.addEventListener("click", () => show(isWhole ? MOST_ROWS : rows.length));
-    table.append(button);
-  };
-  show(MOST_ROWS);
-  return box;
+  return tableOf("Tokens by the weight they receive", rows, null, { meanings: ofTokens });
 }
