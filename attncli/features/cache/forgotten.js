@@ -58,6 +58,7 @@ function textWithForgotten(keys, tokens) {
     }
     wasShown = true;
     const element = make("span", { class: i === query ? "token query" : "token" }, makeToken(token));
+    element.dataset.token = i;
     if (weights.has(i)) {
       shade(element, weights.get(i));
       element.classList.add("forgotten");

@@ -36,6 +36,7 @@ async function cardsOfText({ tokens, statistics, matrices }) {
     const most = Math.max(...finite, 0);
     const text = tokens.map((token, i) => {
       const element = make("span", { class: "token" }, makeToken(token));
+      element.dataset.token = i;
       const share = i && finite.length && most > 0 ? Math.max(values[i], 0) / most : 0;
       shade(element, share);
       if (finite.length) element.title = fixed(values[i], 3);

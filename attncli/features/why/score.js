@@ -14,6 +14,7 @@ export function show(container, report, score) {
     const number = weight === null ? "" : ` ${shortWeight(weight)}`;
     const button = make("button", { type: "button" }, makeToken(labelText(labels[key])), number);
     button.style.setProperty("--weight", weight ?? 0);
+    button.dataset.key = labels[key].position;
     button.disabled = weight === null;
     button.addEventListener("click", () => choose(key));
     return button;

@@ -32,6 +32,8 @@ export const chosen = {
   query: null,
   lookedQuery: undefined,
   hovered: null,
+  // Called when the page is drawn; a page in a file writes what is chosen to its address.
+  onChange: () => {},
   // Set by a served page only: open the maps of a head from a table, compute missing weights.
   openReportOfHeads: null,
   canAskWeight: null,

@@ -1,6 +1,7 @@
 // Lists, buttons and keyboard shortcuts.
 
 import { chosen, matrix, overview, sides } from "./chosen.js";
+import { listenToPointing } from "./linked.js";
 import { paintLooks } from "./looks.js";
 import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
@@ -41,6 +42,7 @@ function choseLayer(value) {
 }
 
 export function listen() {
+  listenToPointing();
   const onChange = (id, change) =>
     byId(id).addEventListener("change", ({ target }) => run(change(target.value)));
   onChange("report", (value) => showReport(Number(value)));

@@ -18,14 +18,19 @@ const ONE_QUERY = {
 
 let picture = null;
 
-// Load the pictures on the key side and choose the initial query.
-export async function startLooks() {
-  const { report } = chosen;
+// The pictures on the key side.
+export function picturesOf(report) {
   const side = report.context_tokens.length ? "context_tokens" : "tokens";
   report.looked ??= report.pictures.filter(({ axis }) => axis === side).map((data) => new Picture(data));
+  return report.looked;
+}
+
+// Load the pictures and choose the initial query.
+export async function startLooks() {
+  const { report } = chosen;
   fillSelect(
     byId("picture-choice"),
-    report.looked.map(({ name }, i) => [i, name]),
+    picturesOf(report).map(({ name }, i) => [i, name]),
     chosen.picture,
   );
   byId("picture-choice").parentElement.hidden = report.looked.length < 2;
@@ -117,6 +122,7 @@ export function showLooks() {
   byId("cards").hidden = false;
   byId("parts").classList.remove("compared");
   drawLook();
+  chosen.onChange();
 }
 
 // The patch with the largest weight from a query outside the picture; null for the mean and for tokens without a row.
@@ -203,6 +209,7 @@ export function pickQuery(token) {
   chosen.query = token;
   chosen.lookedQuery = undefined;
   later(drawLooks);
+  chosen.onChange();
 }
 
 function drawLooks() {

@@ -24,7 +24,7 @@ Object.assign(pictureView, {
 Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 
-export async function open() {
+export async function open(showFirst = () => showReport(0)) {
   if (!window.DecompressionStream) throw new Error("it needs a browser from 2023 or later");
   fillSelect(
     byId("scale"),
@@ -39,6 +39,6 @@ export async function open() {
   );
   byId("report-choice").hidden = sources.length < 2;
   listen();
-  if (sources.length) await showReport(0);
+  if (sources.length) await showFirst();
   document.documentElement.dataset.drawn = Math.round(performance.now());
 }

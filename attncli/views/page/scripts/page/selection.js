@@ -2,6 +2,7 @@
 
 import { beside, chosen, comparedMap, map, matrix, sides } from "./chosen.js";
 import { ofOwnSide, showHeadKeys, views } from "./heads.js";
+import { aboutCell, link } from "./linked.js";
 import { isSameSize } from "./matrix.js";
 import { showCards } from "../parts/cards.js";
 import { byId } from "../parts/elements.js";
@@ -25,6 +26,7 @@ const isSame = (one, other) => one.index === other.index && (matrix.isSelf || on
 
 export function showSources() {
   if (chosen.tensor.is_pictured) return; // looks.js handles pictures
+  chosen.onChange();
   if (!matrix.isAttention) {
     byId("readout").textContent = "";
     return;
@@ -108,6 +110,7 @@ function focusedToken() {
 export function lookAtCell(cell, from = matrix) {
   const isShared = beside && isSameSize(beside, matrix);
   if (isShared) (from === matrix ? comparedMap : map).mark(...(cell ?? [null, null]));
+  link(cell ? aboutCell(from, cell) : {});
   if (matrix.isAttention && (isShared || from === matrix)) look(cell && { side: "query", index: cell[0] });
   cancelAnimationFrame(frame);
   frame = requestAnimationFrame(() => {
@@ -124,11 +127,21 @@ export function pin({ side, index }) {
   if (!matrix.isAttention) return;
   const token = { side, index };
   const others = chosen.pins.filter((other) => !isSame(other, token));
-  if (others.length === chosen.pins.length) {
-    const free = PIN_COLOURS.find((colour) => !others.some((other) => other.colour === colour));
-    others.push({ ...token, colour: free ?? PIN_COLOURS[index % PIN_COLOURS.length] });
-  }
-  chosen.pins = others;
+  chosen.pins = others.length === chosen.pins.length ? withPin(others, token) : others;
+  showSources();
+}
+
+function withPin(pins, token) {
+  const free = PIN_COLOURS.find((colour) => !pins.some((other) => other.colour === colour));
+  return [...pins, { ...token, colour: free ?? PIN_COLOURS[token.index % PIN_COLOURS.length] }];
+}
+
+// Select these tokens; those that were selected before keep their colours.
+export function selectOnly(tokens) {
+  const pinOf = (token) => pins.find((pin) => isSame(pin, token));
+  let pins = chosen.pins.filter((pin) => tokens.some((token) => isSame(pin, token)));
+  for (const token of tokens) if (!pinOf(token)) pins = withPin(pins, token);
+  chosen.pins = [...new Set(tokens.map(pinOf))];
   showSources();
 }
 

@@ -3,6 +3,7 @@
 import { showBlocks, showInBlock } from "./blocks.js";
 import { beside, chosen, map, matrix, overview, setMatrices, sides, sources, start } from "./chosen.js";
 import { headsOfLayer, showCompared } from "./heads.js";
+import { stackOfGrid } from "./linked.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
 import { fillSortAndLayer, rankings, surveyed } from "./rankings.js";
@@ -29,7 +30,6 @@ import { paint, showLegend } from "../values/colours.js";
 import { inLine, placeText, shortPlace } from "../values/labels.js";
 
 const MOST_TOKENS = 4096;
-const STACKS = ["cross", "encoder", "decoder"];
 
 // View settings of each report, restored when it is chosen again.
 const left = new WeakMap();
@@ -88,6 +88,7 @@ export async function showReport(index) {
   else showRanked(report, showHead);
   if (chosen.report !== report) return;
   if (before && chosen.report === report) await comeBack(before);
+  chosen.onChange();
 }
 
 export async function showTensor(index) {
@@ -221,8 +222,7 @@ export function pickCell([row, column]) {
   const { axes, rowLabels, columnLabels } = matrix;
   if (matrix.isAttention) pin({ side: "query", index: row });
   else if (String(axes) === "layer,head") {
-    const stack = STACKS.find((name) => chosen.tensor.name.endsWith(` ${name}`));
-    const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position), stack };
+    const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position), stack: stackOfGrid() };
     if (!showInBlock(place)) openHead(place);
   }
 }

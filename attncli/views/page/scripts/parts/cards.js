@@ -1,6 +1,7 @@
 // One card per selected or hovered token: what it looks at, what looks at it, and the statistics of its row.
 
 import { make, makeToken } from "./elements.js";
+import { linkTo } from "./linked.js";
 import { meaningsOf, tableOf } from "./tables.js";
 import { labelText, placeText } from "../values/labels.js";
 import { scalar, weightText } from "../values/numbers.js";
@@ -42,6 +43,7 @@ function cardOf(matrix, source, statistics, onUnpin, isNamed) {
     makeToken(label.token),
     isNamed ? make("span", { class: "quiet", text: placeText(matrix.place) }) : "",
   );
+  linkTo(title, { [source.query === null ? "key" : "query"]: label.position });
   const card = make("article", { class: "card" }, title);
   if (source.isPinned) {
     const button = make("button", {
@@ -55,14 +57,14 @@ function cardOf(matrix, source, statistics, onUnpin, isNamed) {
   }
   const lists = make("div", { class: "lists" });
   if (source.query !== null)
-    lists.append(listOf("looks at", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
+    lists.append(listOf("looks at", "key", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
   if (source.key !== null)
-    lists.append(listOf("looked at by", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
+    lists.append(listOf("looked at by", "query", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
   card.append(lists, statisticsOf(source, statistics, matrix));
   return card;
 }
 
-function listOf(title, numbers, labels, decimals) {
+function listOf(title, side, numbers, labels, decimals) {
   const order = Array.from(numbers.keys()).filter((i) => numbers[i] === numbers[i] && numbers[i] !== 0);
   order.sort((one, other) => numbers[other] - numbers[one]);
   const largest = Math.max(...order.map((i) => Math.abs(numbers[i])));
@@ -76,13 +78,8 @@ function listOf(title, numbers, labels, decimals) {
       " ",
       makeToken(labels[i].token),
     );
-    return make(
-      "li",
-      {},
-      bar,
-      name,
-      make("span", { class: "number", text: weightText(numbers[i], decimals) }),
-    );
+    const number = make("span", { class: "number", text: weightText(numbers[i], decimals) });
+    return linkTo(make("li", {}, bar, name, number), { [side]: labels[i].position });
   });
   const rest = order.length - items.length;
   const more = rest > 0 ? make("p", { class: "quiet", text: `and ${rest} more` }) : "";

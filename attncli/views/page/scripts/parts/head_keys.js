@@ -1,6 +1,7 @@
 // One button per head of a layer, with its colour and the largest weight of the hovered token.
 
 import { make, makeToken } from "./elements.js";
+import { linkTo } from "./linked.js";
 import { fixed, largestIn } from "../values/numbers.js";
 
 export class HeadKeys {
@@ -12,7 +13,7 @@ export class HeadKeys {
     container.append(this.box);
     this.list.addEventListener("click", (event) => {
       const button = event.target.closest("button");
-      if (button) onSwitch([Number(button.dataset.head)]);
+      if (button) onSwitch([Number(button.dataset.number)]);
     });
     const thatAre = (on) => this.heads.filter(({ isOn }) => isOn === on).map(({ head }) => head);
     all.addEventListener("click", () => onSwitch(thatAre(false)));
@@ -29,6 +30,7 @@ export class HeadKeys {
       const button = this.list.children[i];
       const [swatch, , said] = button.children;
       swatch.style.background = `rgb(${ink})`;
+      linkTo(button, Object.fromEntries(matrix.place));
       button.ariaPressed = isOn;
       button.ariaCurrent = isChosen;
       said.replaceChildren(...this.said(matrix, source));
@@ -39,7 +41,7 @@ export class HeadKeys {
     const swatch = make("span", { class: "swatch", "aria-hidden": "true" });
     const said = make("span", { class: "said quiet" });
     const button = make("button", { type: "button" }, swatch, make("span", { text: `head ${head}` }), said);
-    button.dataset.head = head;
+    button.dataset.number = head;
     return button;
   }
 

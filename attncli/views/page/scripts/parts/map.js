@@ -2,6 +2,7 @@
 // and `onPick` on a click or Enter.
 
 import { ARROWS, make, makeToken } from "./elements.js";
+import { linkTo } from "./linked.js";
 import { isLight, paint } from "../values/colours.js";
 import { shortened } from "../values/labels.js";
 import { fixed } from "../values/numbers.js";
@@ -101,6 +102,7 @@ export class MatrixMap {
       const { position, token } = labels[i];
       const label = make("span", { class: "label" }, make("span", { class: "position", text: position }));
       if (token) label.append(" ", makeToken(shortened(token)));
+      linkTo(label, { [this.matrix.axes[side === this.top ? 1 : 0]]: position });
       label.style[property] = `${i + 1} / span ${Math.min(step, labels.length - i)}`;
       shown.push(label);
     }

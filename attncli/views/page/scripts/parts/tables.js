@@ -1,6 +1,7 @@
 // Statistics as tables. Mappings with the same keys share a table; a list of mappings has its own.
 
 import { make, makeToken } from "./elements.js";
+import { linkTo } from "./linked.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { isNumber, NO_NUMBER, scalar } from "../values/numbers.js";
 
@@ -206,8 +207,8 @@ function compared(one, other, sign) {
 
 function tableLine({ row, cells }, columns, meanings, onPlace) {
   const line = make("tr", {}, ...columns.map((column, i) => tableCell(cells[column.name], column, i, meanings)));
+  linkTo(line, row);
   if (PLACES.every((axis) => Number.isInteger(row[axis]))) {
-    line.dataset.head = headName(row);
     const place = columns.findIndex(({ name }) => name === "head");
     if (onPlace && place >= 0) {
       const text = headName(row);
@@ -216,7 +217,6 @@ function tableLine({ row, cells }, columns, meanings, onPlace) {
       line.children[place].replaceChildren(button);
     }
   }
-  for (const side of ["query", "key"]) if (Number.isInteger(row[side])) line.dataset[side] = row[side];
   return line;
 }
 

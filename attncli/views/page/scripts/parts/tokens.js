@@ -4,6 +4,7 @@
 import { columnsOf, make, makeToken, moved } from "./elements.js";
 import { HeadKeys } from "./head_keys.js";
 import { drawAll, drawSources, penOn, signsOfViews } from "./lines.js";
+import { linkTo } from "./linked.js";
 import { fixed } from "../values/numbers.js";
 import { bandsOf, colourOf, FAINTEST, inkOf, sizesOf, strengthsOf } from "../values/shades.js";
 
@@ -65,6 +66,7 @@ export class TokenSides {
       const element = make("button", { class: "token", type: "button", tabindex: index ? "-1" : "0" });
       element.dataset.index = index;
       element.dataset.side = list.side;
+      linkTo(element, { [list.side]: position });
       const weight = make("span", { class: "weight" }, list.weights[index]);
       element.append(make("span", { class: "position", text: position }), makeToken(token), weight);
       return element;
