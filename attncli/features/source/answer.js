@@ -12,8 +12,9 @@ export async function show(container, { statistics, matrices }) {
   const { answer, sources } = statistics;
   const weights = matrices.find(({ name }) => name === "source_weights");
   await weights.load();
-  const tokens = answer.map(({ text, token }, i) => {
+  const tokens = answer.map(({ text, token, position }, i) => {
     const element = make("button", { class: "token", type: "button", tabindex: i ? "-1" : "0" });
+    if (Number.isInteger(position)) element.dataset.token = position;
     element.append(makeToken(text || token));
     return element;
   });

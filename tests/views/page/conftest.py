@@ -46,7 +46,7 @@ def new_tab(browser: Any, **options: Any) -> Any:
     page = context.new_page()
 
     def is_own(request: Any) -> bool:
-        return request.url == page.file
+        return request.url.partition("#")[0] == page.file
 
     context.route("**/*", lambda route: route.continue_() if is_own(route.request) else route.abort())
     page.on("console", lambda message: page.told.append(message.text))

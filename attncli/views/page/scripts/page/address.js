@@ -18,7 +18,7 @@ const STEP_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "E
 const MILLISECONDS_BETWEEN_STEPS = 200;
 
 const firsts = new Map(); // by report, what it showed first
-let [isStep, isChoice] = [false, false];
+let [steppedIn, isChoice] = [null, false]; // where an arrow key was pressed last
 let turns = 0; // addresses that were shown
 let numShowing = 0;
 let shownAddress = location.hash; // as it was read or written last
@@ -43,6 +43,12 @@ function pairsNow() {
   for (const side of ["from", "to"]) pairs.push([side, byId(side).checkValidity() ? byId(side).value : ""]);
   pairs.push(["scale", chosen.scale ?? ""], ["range", chosen.range], ["skip", chosen.skip]);
   return pairs.map(([name, value]) => [name, String(value)]);
+}
+
+// What a report shows first. Colours stay as they are when another report is chosen.
+function firstPairs() {
+  const range = chosen.tensor?.isOverSteps ? "all" : "each";
+  return new Map([...pairsNow(), ["scale", start.scale ?? ""], ["range", range], ["skip", String(start.skip)]]);
 }
 
 function addressNow() {
@@ -76,7 +82,7 @@ function writeWaiting() {
 }
 
 function record() {
-  if (!firsts.has(chosen.source)) firsts.set(chosen.source, new Map(pairsNow()));
+  if (!firsts.has(chosen.source)) firsts.set(chosen.source, firstPairs());
   if (numShowing) return;
   const text = addressNow();
   if (text === (waitingAddress ?? (shownAddress || "#"))) return;
@@ -92,9 +98,8 @@ function record() {
 }
 
 function noteEvent({ type, key, target }) {
-  if (type === "keydown") isStep = STEP_KEYS.includes(key);
-  if (type === "pointerdown") isStep = false;
-  isChoice = !isStep && target.type !== "range";
+  if (type !== "change") steppedIn = type === "keydown" && STEP_KEYS.includes(key) ? target : null;
+  isChoice = target !== steppedIn && target.type !== "range";
 }
 
 // Show what an address describes; parts of it that the page does not have are ignored.
@@ -103,7 +108,7 @@ async function showAddress(text) {
   const wanted = new URLSearchParams(text.slice(1));
   if (turn > 1 && text && !NAMES.some((name) => wanted.has(name))) return; // an anchor of the page
   const index = sources[wanted.get("report") - 1] ? wanted.get("report") - 1 : 0;
-  if (chosen.source !== sources[index]) {
+  if (chosen.source !== sources[index] || !firsts.has(sources[index])) {
     byId("report").value = index;
     await showReport(index);
   }
@@ -177,13 +182,12 @@ export async function followAddress() {
   numShowing++;
   clearTimeout(stepTimer);
   waitingAddress = null;
-  const text = location.hash;
+  shownAddress = location.hash;
   try {
-    await showAddress(text);
+    await showAddress(shownAddress);
   } finally {
     numShowing--;
   }
-  shownAddress = text;
 }
 
 export function listenToAddress() {

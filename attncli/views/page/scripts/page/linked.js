@@ -8,7 +8,8 @@ import { ABOUT, aboutElement, aboutRow, linkTo, sameAs } from "../parts/linked.j
 const CLASS = "linked";
 const STACKS = ["cross", "encoder", "decoder"];
 let linkFrame = 0;
-let lastAbout = "{}";
+let lastLink = { about: "{}", matrix: null };
+let linkedPairs = [];
 
 // Highlight everything about the same head or tokens; an empty object ends it.
 export function link(about) {
@@ -17,15 +18,20 @@ export function link(about) {
 }
 
 function highlight(about) {
-  if (JSON.stringify(about) === lastAbout) return;
-  lastAbout = JSON.stringify(about);
+  const text = JSON.stringify(about);
+  if (text === lastLink.about && matrix === lastLink.matrix) return;
+  lastLink = { about: text, matrix };
   for (const element of document.querySelectorAll(`.${CLASS}`)) element.classList.remove(CLASS);
-  const pairs = chosen.report ? sameAs(about, !chosen.report.context_tokens.length) : [];
-  if (pairs.length) {
-    const selector = pairs.map(([name, value]) => `[data-${name}="${CSS.escape(value)}"]`).join();
-    for (const element of byId("main").querySelectorAll(selector)) element.classList.add(CLASS);
-  }
-  markMaps(pairs);
+  linkedPairs = chosen.report ? sameAs(about, !chosen.report.context_tokens.length) : [];
+  addClass();
+  markMaps(linkedPairs);
+}
+
+// Also called for elements that were added while others are highlighted.
+function addClass() {
+  if (!linkedPairs.length) return;
+  const selector = linkedPairs.map(([name, value]) => `[data-${name}="${CSS.escape(value)}"]`).join();
+  for (const element of byId("main").querySelectorAll(selector)) element.classList.add(CLASS);
 }
 
 // The stack of the heads whose maps or numbers are shown, as rows of tables name it.
@@ -85,4 +91,5 @@ export function listenToPointing() {
   for (const kind of ["pointerover", "focusin"]) main.addEventListener(kind, point);
   main.addEventListener("pointerleave", () => link(aboutFocused()));
   main.addEventListener("focusout", () => link({}));
+  new MutationObserver(addClass).observe(main, { childList: true, subtree: true });
 }
