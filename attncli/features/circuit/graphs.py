@@ -18,6 +18,10 @@ MOST_DRAWN = 40
 """The most edges in a picture; more would be unreadable."""
 
 
+MOST_ON_PAGE = 200
+"""The most edges between heads that a page can draw."""
+
+
 FAINT = 0.1
 """Edges below this share of the largest strength are not drawn."""
 
@@ -94,18 +98,33 @@ def layered_graph(every: Sequence[Edge]) -> Graph | None:
         }
         for place, name in enumerate(sorted(names, key=lambda name: wanted[name])):
             nodes[name] = ((place + 0.5) / len(names), row)
-    rows = [LOGITS if names == [LOGITS] else f"layer {layer}" for layer, names in by_row.items()]
-    return Graph(nodes, edges, rows)
+    return Graph(nodes, edges, [_row_title(names[0]) for names in by_row.values()])
+
+
+def _row_title(name: str) -> str:
+    return LOGITS if name == LOGITS else f"layer {layer_and_head(name)[0]}"
 
 
 def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.5
 
 
-def graph_data(graph: Graph | None) -> dict[str, Any] | None:
-    """The graph as data for the page."""
-    return graph and {
-        "nodes": [{"name": plain_text(name), "x": x, "row": row} for name, (x, row) in graph.nodes.items()],
-        "edges": [{**edge._asdict(), "letter": edge.letter} for edge in graph.edges],
-        "rows": graph.rows,
+def graph_data(every: Sequence[Edge]) -> dict[str, Any] | None:
+    """The strongest edges for the page, with the numbers of the heads that they join; None without edges.
+
+    `drawn` is the number of edges between heads that the page draws first, and `always` the number of edges
+    into the logits that it draws whatever their heads are.
+    """
+    edges = [*[edge for edge in every if edge.end != LOGITS][:MOST_ON_PAGE], *into_logits(every)]
+    names = sorted({name for edge in edges for name in (edge.start, edge.end)}, key=layer_and_head)
+    places = {name: place for place, name in enumerate(names)}
+    if not edges:
+        return None
+    return {
+        "heads": [[plain_text(name), _row_title(name)] for name in names],
+        "edges": [
+            [places[edge.start], places[edge.end], edge.side, float(f"{edge.strength:.4g}")] for edge in edges
+        ],
+        "drawn": len(strong_edges(every)[:MOST_DRAWN]),
+        "always": FEW,
     }

@@ -138,17 +138,18 @@ def report_data(report: Report) -> dict[str, Any]:
     """Return the data of one report for the page's script."""
     drawn = {name: tensor for name, tensor in report.tensors.items() if not _is_in_table(report, tensor)}
     tensors = {name: tensor for name, tensor in drawn.items() if not _is_too_large(tensor)}
+    blocks = [
+        (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None
+    ]
+    tables = {name: table for block, _ in blocks for name, table in block.tables(report).items()}
     statistics: dict[str, Any] = {}
     long_tables: list[str] = []
-    for name, value in report.statistics.items():
+    for name, value in {**report.statistics, **tables}.items():
         if isinstance(value, Table) and len(value) > MAX_ROWS:
             long_tables.append(f"{name}: all but the first {MAX_ROWS:,} of {len(value):,} rows")
             value = Table(value[:MAX_ROWS])
         if not isinstance(value, Tensors) and name != PART_NAMES:
             statistics[name] = value
-    blocks = [
-        (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None
-    ]
     return {
         "heading": heading(report),
         "title": title(report),

@@ -3,7 +3,7 @@
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -12,7 +12,7 @@ from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
 from attncli.records.columns import Result
 from attncli.records.kinds import class_place
-from attncli.records.report import Report
+from attncli.records.report import Report, Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class PageBlock:
     `name` is its id and `label` its name for screen readers. `script` and `style` are files of `folder`. The
     script is a module that exports `show(container, report, data)`; the function `data` computes the last
     argument, or returns None for a report without the block. The block takes the place of the report's parts
-    in `replaces` (table names and `picture_maps`), which the page then does not show.
+    in `replaces` (table names and `picture_maps`), which the page then does not show. `tables` returns tables
+    that the page has instead of the report's, by name, for example in another order.
     """
 
     name: str
@@ -33,6 +34,7 @@ class PageBlock:
     data: Callable[[Report], object] = lambda report: {}
     is_above: bool = False
     replaces: tuple[str, ...] = ()
+    tables: Callable[[Report], Mapping[str, Table]] = lambda report: {}
 
     def __post_init__(self) -> None:
         for name in filter(None, (self.script, self.style)):
@@ -66,6 +68,8 @@ SHARED = "attn/"
 # A module's imports and exports as written in its source: each on its own line, under its own name.
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
+# What only readers of the source need: a fifth of the script.
+COMMENT_OR_INDENT = re.compile(r"^[ \t]*(?://.*)?\n|^[ \t]+", re.MULTILINE)
 OF_FILE = "attn/page/file.js"
 """The entry point of a page in a file."""
 
@@ -92,7 +96,8 @@ def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, st
 def page_script(blocks: Iterable[PageBlock], first: str = OF_FILE, folder: Traversable = SOURCES) -> str:
     """Return a page's modules as a single script, because browsers load no modules from files on disk.
 
-    The modules of each block have their own scope.
+    The modules of each block have their own scope. Indentation and comments on their own lines are left
+    out, so no text in a module continues on another line.
     """
     begins = modules(first, folder)
     last = {name: begins.pop(name) for name in [*begins] if name == first or not name.startswith(SHARED)}
@@ -106,4 +111,5 @@ def page_script(blocks: Iterable[PageBlock], first: str = OF_FILE, folder: Trave
 
 
 def _joined(sources: Iterable[str]) -> str:
-    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in sources)
+    code = (EXPORT.sub("", IMPORT.sub("", source)) for source in sources)
+    return "\n".join(COMMENT_OR_INDENT.sub("", source) for source in code)
