@@ -455,6 +455,7 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.why.results:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
         },
         page={
+            "attncli.features.why.results:LogitAttribution": "attncli.features.why.page:LOGIT",
             "attncli.features.why.results:ScoreParts": "attncli.features.why.page:SCORE",
         },
         functions={

@@ -5,11 +5,14 @@ import { layeredLayout } from "./layers.js";
 import { byId, fillSelect, make, makeSvg } from "attn/parts/elements.js";
 import { fixed } from "attn/values/numbers.js";
 
-const [NODE_HEIGHT, BOTTOM, TOP] = [22, 22, 6];
-const [LEAST_DOWN, MOST_DOWN] = [42, 96]; // between rows
-const ABOVE_AND_BELOW = 280; // the height of the page's other parts, in a first screen without scrolling
+const [BOTTOM, TOP] = [22, 6];
+const [LEAST_DOWN, MOST_DOWN] = [42, 180]; // between rows
+const ABOVE_AND_BELOW = 300; // the height of the page's other parts, in a first screen without scrolling
 const [THINNEST, THICKEST] = [1.5, 6];
-const [ARROW, HIT_WIDTH, CHARACTER] = [7, 10, 7.3];
+const [ARROW, HIT_WIDTH] = [7, 10];
+// Boxes and letters are larger in a graph of few rows.
+const [SMALL, LARGE] = [{ height: 22, text: 12 }, { height: 32, text: 16 }];
+const LEAST_FOR_LARGE = 100;
 const [NARROW, FEW] = [560, 20]; // fewer edges are drawn first on a narrow page
 const COUNTS = [10, 20, 40, 60, 100, 200];
 // Name, place on the lower side of a box, and stroke of each side of a head that an edge feeds.
@@ -86,15 +89,17 @@ class Graph {
     const outer = Math.max(280, container.clientWidth);
     const isNarrow = outer < NARROW;
     const longest = Math.max(0, ...[...named].filter((name) => name !== "logits").map((name) => name.length));
-    this.nodeWidth = Math.max(isNarrow ? 38 : 48, CHARACTER * longest + 8);
+    const down = Math.min(MOST_DOWN, Math.max(LEAST_DOWN, (innerHeight - ABOVE_AND_BELOW) / rows.length));
+    const { height: nodeHeight, text } = down < LEAST_FOR_LARGE || isNarrow ? SMALL : LARGE;
+    this.nodeHeight = nodeHeight;
+    this.nodeWidth = Math.max((isNarrow ? 3.2 : 4) * text, 0.62 * text * longest + 8);
     const labels = isNarrow ? 26 : 66;
     const layout = layeredLayout(rows, edges, {
       width: outer - labels,
       nodeWidth: (name) => (name === "logits" ? 2 : 1) * this.nodeWidth,
     });
-    const down = Math.min(MOST_DOWN, Math.max(LEAST_DOWN, (innerHeight - ABOVE_AND_BELOW) / rows.length));
-    const height = TOP + NODE_HEIGHT + (rows.length - 1) * down + BOTTOM;
-    const yOf = (row) => height - BOTTOM - NODE_HEIGHT / 2 - row * down;
+    const height = TOP + nodeHeight + (rows.length - 1) * down + BOTTOM;
+    const yOf = (row) => height - BOTTOM - nodeHeight / 2 - row * down;
     this.nodes = new Map();
     rows.forEach((names, row) => {
       const sorted = [...names].sort((one, other) => layout.xOf.get(one) - layout.xOf.get(other));
@@ -107,14 +112,15 @@ class Graph {
       viewBox: `0 0 ${labels + layout.width} ${height}`,
       width: labels + layout.width,
       height,
+      "font-size": text,
       role: "group",
       class: "graph",
       "aria-label": `Heads in rows of layers, with an arrow for each edge; width: ${measure}. Arrow keys move to another head.`,
     });
     titles.forEach((title, row) => {
-      const text = isNarrow ? title.replace(/^layer /, "").replace("logits", "") : title;
+      const label = isNarrow ? title.replace(/^layer /, "").replace("logits", "") : title;
       svg.append(makeSvg("line", { class: "row-line", x1: labels, x2: labels + layout.width, y1: yOf(row), y2: yOf(row) }));
-      svg.append(makeSvg("text", { x: 0, y: yOf(row) + 4, class: "row" }, text));
+      svg.append(makeSvg("text", { x: 0, y: yOf(row), dy: "0.35em", class: "row" }, label));
     });
     const routes = layout.routes.map((route) => route.map((x) => labels + x));
     const ports = this.portsOf(routes);
@@ -165,7 +171,7 @@ class Graph {
 
   makeEdge(edge, route, ports, yOf) {
     const { row } = this.nodes.get(edge.start);
-    const half = NODE_HEIGHT / 2;
+    const half = this.nodeHeight / 2;
     const end = route.length - 1;
     const width = THINNEST + ((THICKEST - THINNEST) * Math.abs(edge.strength)) / this.strongest;
     const size = 3 + width / 2;
@@ -201,12 +207,12 @@ class Graph {
 
   makeNode(node) {
     const { name, x, y, width } = node;
-    const box = { x: x - width / 2, y: y - NODE_HEIGHT / 2, width, height: NODE_HEIGHT, rx: 5 };
+    const box = { x: x - width / 2, y: y - this.nodeHeight / 2, width, height: this.nodeHeight, rx: 5 };
     node.mark = makeSvg(
       "g",
       { class: "node", tabindex: -1, role: "button", "aria-pressed": false, "aria-label": this.spoken(name) },
       makeSvg("rect", box),
-      makeSvg("text", { x, y: y + 4, "text-anchor": "middle" }, name),
+      makeSvg("text", { x, y, dy: "0.35em", "text-anchor": "middle" }, name),
     );
     node.mark.addEventListener("click", () => this.choose(this.chosen === name ? null : name));
     node.mark.addEventListener("pointerenter", () => this.isolate(name));
@@ -269,7 +275,7 @@ class Graph {
       const more = own.length > 1 ? ` +${own.length - 1}` : "";
       const text = `${SIDES[strongest.side].letter} ${fixed(strongest.strength, 2)}${more}`;
       const below = strongest.end === other;
-      yield makeSvg("text", { x, y: y + (below ? NODE_HEIGHT / 2 + 17 : -NODE_HEIGHT / 2 - 6), "text-anchor": "middle" }, text.trim());
+      yield makeSvg("text", { x, y: y + (below ? this.nodeHeight / 2 + 17 : -this.nodeHeight / 2 - 6), "text-anchor": "middle" }, text.trim());
     }
   }
 

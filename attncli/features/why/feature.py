@@ -20,7 +20,7 @@ FEATURE = Feature(
         "results:LogitAttribution": "screens:LOGIT_SCREEN",
         "results:ScoreParts": "screens:SCORE_SCREEN",
     },
-    page={"results:ScoreParts": "page:SCORE"},
+    page={"results:LogitAttribution": "page:LOGIT", "results:ScoreParts": "page:SCORE"},
     functions={"why": "door:why", "score_parts": "door:score_parts"},
     extras=("models",),
     docs="ablate.md",

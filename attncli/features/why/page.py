@@ -1,4 +1,4 @@
-"""The page block on a score: the row of keys, and what each part contributes to a single score."""
+"""The page blocks of `attn why`: a logit as a sum over the layers, and the score of a head, key by key."""
 
 from importlib.resources import files
 
@@ -21,6 +21,14 @@ def _data(report: Report) -> dict[str, object] | None:
     }
 
 
+LOGIT = PageBlock(
+    name="logit",
+    label="The logit as a sum over the layers",
+    folder=files(__package__),
+    script="logit.js",
+    style="logit.css",
+    is_above=True,
+)
 SCORE = PageBlock(
     name="score",
     label="The score, key by key",

@@ -110,9 +110,11 @@ export function paint(canvas, values, columns, shading, skip) {
   return pixels;
 }
 
-// True if black is easier to read than white on this colour.
+// True if black is easier to read than white on this colour: then its contrast is at least 4.5, otherwise that of white.
 export function isLight(pixel) {
-  return 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255) > 140;
+  const linear = (channel) => (channel <= 10 ? channel / 3295 : ((channel / 255 + 0.055) / 1.055) ** 2.4);
+  const [red, green, blue] = [0, 8, 16].map((bits) => linear((pixel >> bits) & 255));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179;
 }
 
 export function showLegend(element, shading, { decimals, unit }) {
