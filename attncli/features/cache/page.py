@@ -14,10 +14,11 @@ def _data(report: Report) -> dict[str, object] | None:
 
 FORGOTTEN = PageBlock(
     name="forgotten",
-    label="Keys that a head forgets",
+    label="Heads, and the keys that they forget",
     folder=files(__package__),
     script="forgotten.js",
     style="forgotten.css",
     data=_data,
+    is_above=True,
     replaces=("forgotten",),
 )

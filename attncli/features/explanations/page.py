@@ -12,7 +12,7 @@ def _ways_data(report: Report) -> dict[str, object] | None:
 
 WAYS = PageBlock(
     name="ways",
-    label="The answer and its sources",
+    label="The text or the picture, once for each way",
     folder=files(__package__),
     script="ways.js",
     style="ways.css",

@@ -1,8 +1,10 @@
-// The same text once per way to read, side by side: every token is shaded by its share of the largest score.
+// The same text once per way to read, side by side: every token is shaded by its share of the largest score. Pointing
+// at a token frames it in every text and reads its scores.
 
 import { start } from "attn/page/chosen.js";
-import { make, makeToken } from "attn/parts/elements.js";
+import { byId, make, makeToken, moved } from "attn/parts/elements.js";
 import { Picture } from "attn/parts/picture.js";
+import { showShadeKey } from "attn/parts/shade_key.js";
 import { Tensor } from "attn/values/arrays.js";
 import { shadingOf } from "attn/values/colours.js";
 import { fixed } from "attn/values/numbers.js";
@@ -17,9 +19,12 @@ function spaced(elements, tokens, explained) {
 }
 
 export async function show(container, report) {
-  const cards = report.picture_maps ? await cardsOfPicture(report) : await cardsOfText(report);
-  const read = report.picture_maps ? "picture" : "text";
-  container.replaceChildren(make("ol", { class: "ways", "aria-label": `the ${read} in each way` }, ...cards));
+  const isPicture = report.picture_maps !== null;
+  const cards = isPicture ? await cardsOfPicture(report) : await cardsOfText(report);
+  const legend = make("p", { class: "legend" });
+  if (!isPicture) showShadeKey(legend, "score of a token, as a share of the largest score of its way", "1");
+  const name = `the ${isPicture ? "picture" : "text"} in each way`;
+  container.replaceChildren(legend, make("ol", { class: "ways", "aria-label": name }, ...cards));
 }
 
 // The relevance is a tensor of ways by tokens; a way that only scores sources has no numbers there.
@@ -29,6 +34,13 @@ async function cardsOfText({ tokens, statistics, matrices }) {
   const { ways, sources, explained } = statistics;
   const sourceNames = new Map(sources.map(({ source, name }) => [source, name]));
   const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
+  const texts = [];
+  const look = (place) => {
+    for (const { text } of texts) text.forEach((element, i) => element.classList.toggle("looked", i === place));
+    if (place === null) return byId("readout").replaceChildren();
+    const scores = texts.filter(({ finite }) => finite.length).map(({ name, values }) => `${name} ${fixed(values[place], 3)}`);
+    byId("readout").textContent = `token ${place} "${tokens[place]}": ${scores.join(", ")}`;
+  };
   return order.map(([row, way]) => {
     const values = tokens.map((_, i) => relevance.values[way * relevance.columns + i]);
     // The prompt's first token, which often holds a sink, belongs to no source.
@@ -42,10 +54,25 @@ async function cardsOfText({ tokens, statistics, matrices }) {
       if (finite.length) element.title = fixed(values[i], 3);
       return element;
     });
+    const name = nameOf(row);
+    texts.push({ name, text, values, finite });
+    const written = make("div", { class: "written", tabindex: 0, role: "group", "aria-label": `${name}; arrow keys read the scores` }, ...spaced(text, tokens, explained));
+    let place = -1;
+    written.addEventListener("pointerover", ({ target }) => look(orNull(text.indexOf(target.closest(".token")))));
+    for (const event of ["pointerleave", "blur"]) written.addEventListener(event, () => look(null));
+    written.addEventListener("keydown", (event) => {
+      const to = moved(event, place, tokens.length, tokens.length);
+      if (to === null) return;
+      event.preventDefault();
+      look((place = Math.max(0, to)));
+    });
     const note = finite.length ? "" : "; scores sources, not tokens";
-    return wayCard(row, sourceNames, note, make("div", { class: "written" }, ...spaced(text, tokens, explained)));
+    return wayCard(row, sourceNames, note, written);
   });
 }
+
+const nameOf = ({ way }) => way.replaceAll("_", " ");
+const orNull = (place) => (place < 0 ? null : place);
 
 // The source that a way ranks first and its rank correlation with the losses, above the text or the picture.
 function wayCard(row, sourceNames, note, below) {
@@ -53,7 +80,7 @@ function wayCard(row, sourceNames, note, below) {
   const name = row.first === null ? "none" : sourceNames.get(row.first);
   const first = `first: ${name}${differs ? ", not the source with the largest loss" : ""}`;
   const correlation = row.spearman === null ? "" : `, rank correlation ${fixed(row.spearman, 2)}`;
-  const head = make("h3", { text: row.way.replaceAll("_", " ") });
+  const head = make("h3", { text: nameOf(row) });
   const line = make("p", { class: "quiet", text: `${first}${correlation}${note}` });
   return make("li", { class: row.first_agrees === 0 ? "differs" : "" }, head, line, below);
 }

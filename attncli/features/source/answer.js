@@ -1,7 +1,8 @@
-// An answer next to its sources. Pointing at a token shades the sources by its weight on each; pointing at a source
+// An answer above its sources. Pointing at a token shades the sources by its weight on each; pointing at a source
 // shades the tokens; otherwise, both are shaded by the measurement without each source.
 
 import { make, makeToken, moved } from "attn/parts/elements.js";
+import { showShadeKey } from "attn/parts/shade_key.js";
 import { fixed } from "attn/values/numbers.js";
 import { shade } from "attn/values/shades.js";
 
@@ -48,7 +49,11 @@ export async function show(container, { statistics, matrices }) {
   const mostOfSources = Math.max(...measured.values(), 0); // null counts as 0
   const mostOfTokens = Math.max(...answer.map((row) => row.measured), 0);
 
+  const legend = make("span", { class: "legend" });
+
   function rest() {
+    showShadeKey(legend, RESTING[by] ?? "", fixed(mostOfTokens, 2));
+    for (const item of items) item.classList.remove("first");
     fill((source) => measured.get(source), mostOfSources);
     tokens.forEach((token, i) =>
       shade(token, answer[i].measured_source === null ? 0 : answer[i].measured / (mostOfTokens || 1)),
@@ -56,10 +61,13 @@ export async function show(container, { statistics, matrices }) {
   }
 
   const lookAt = (i) => {
+    showShadeKey(legend, `weight of the token ${i} on each source`, fixed(largest, 2));
+    for (const [source, { item }] of bars) item.classList.toggle("first", source === answer[i].measured_source);
     fill((source) => at(i, source), largest);
     tokens.forEach((token, other) => shade(token, other === i ? 1 : 0));
   };
   const lookAtSource = (source) => {
+    showShadeKey(legend, "weight of each token on this source", fixed(largest, 2));
     fill((other) => (other === source ? mean(other) : 0), largest);
     tokens.forEach((token, i) => shade(token, at(i, source) / (largest || 1)));
   };
@@ -84,14 +92,18 @@ export async function show(container, { statistics, matrices }) {
     part.addEventListener("focusout", rest);
   }
   container.replaceChildren(
-    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${SHADED[by] ?? ""}${HINT}` })),
-    make("div", {}, make("h2", { text: "sources" }), list),
+    make("h2", { text: "Answer" }),
+    written,
+    make("div", { class: "controls" }, legend, make("span", { class: "quiet", text: HINT })),
+    make("h2", { text: `Sources, ${SORTED[by] ?? "in order"}` }),
+    list,
   );
   rest();
 }
 
-const SHADED = {
-  lost: "Shaded by the loss, in nats, without each source. ",
-  effect: "Shaded by the effect of each source. ",
+const RESTING = {
+  lost: "loss of each token without its source, in nats",
+  effect: "effect of its source on each token",
 };
-const HINT = "Point at a token (or focus it) to see its weight on each source; point at a source to see its tokens.";
+const SORTED = { lost: "by the loss of the answer without each, in nats", effect: "by their effect on the answer" };
+const HINT = "Point at a token, or focus it, to see its weight on each source; point at a source to see its tokens.";

@@ -1,8 +1,9 @@
 // A logit as a sum: a row per layer with the contribution of each of its heads as a coloured cell and, beside them,
 // the sum so far, to which the heads and then the MLP of each layer add. The sum of all parts is the logit.
 
-import { byId, make, moved } from "attn/parts/elements.js";
-import { isLight, placeIn, shadingOf, showLegend } from "attn/values/colours.js";
+import { byId, make } from "attn/parts/elements.js";
+import { headCell, moveWithArrows } from "attn/parts/head_cells.js";
+import { shadingOf, showLegend } from "attn/values/colours.js";
 import { fixed } from "attn/values/numbers.js";
 import { axisOf, tickText } from "attn/values/ticks.js";
 
@@ -32,7 +33,7 @@ export function show(container, { statistics }) {
   const most = Math.max(...heads.map(({ contribution }) => Math.abs(contribution ?? 0)));
   const shading = shadingOf({ low: -most, high: most, above: 0 }, "linear", false);
   const numHeads = Math.max(0, ...heads.map(({ head }) => head)) + 1;
-  const cells = [];
+  const [cells, sorted] = [[], []];
   const body = make("tbody");
   for (const { name, own, steps } of rows) {
     const line = make("tr", {}, make("th", { scope: "row", text: name }));
@@ -40,7 +41,9 @@ export function show(container, { statistics }) {
     const skipTo = (end) => end > next && line.append(make("td", { colspan: end - next }));
     for (const head of own ?? []) {
       skipTo(head.head);
-      line.append(cellOf(head, shading, cells));
+      cells.push(cellOf(head, shading));
+      sorted.push(head);
+      line.append(cells.at(-1));
       next = head.head + 1;
     }
     skipTo(numHeads);
@@ -70,16 +73,16 @@ export function show(container, { statistics }) {
   const keys = [["heads", "heads of a layer"], ["MLP", "its MLP"]];
   const keyOf = ([kind, text]) => make("span", { class: "logit-key" }, make("span", { class: `bar more of-${kind}` }), text);
   container.replaceChildren(make("div", { class: "controls" }, legend, make("span", { class: "logit-key", text: "Bars add to the sum so far:" }), ...keys.map(keyOf)), make("div", { class: "logit-box" }, table));
-  arrowKeys(cells);
+  moveWithArrows(cells, sorted);
   const fit = () => {
     const height = (innerHeight - ELSEWHERE) / (rows.length + 1);
     table.style.setProperty("--row", `${Math.max(LEAST_ROW, Math.min(MOST_ROW, height))}px`);
-    table.classList.toggle("small", (cells[0]?.element.clientWidth ?? 0) < LEAST_WITH_NUMBER);
+    table.classList.toggle("small", (cells[0]?.clientWidth ?? 0) < LEAST_WITH_NUMBER);
   };
   fit();
   const observer = new ResizeObserver(() => (table.isConnected ? fit() : observer.disconnect()));
   observer.observe(container);
-  return ({ layer, head: number }) => cells.find(({ row }) => row.layer === layer && row.head === number)?.element.focus();
+  return ({ layer, head: number }) => cells[sorted.findIndex((row) => row.layer === layer && row.head === number)]?.focus();
 }
 
 const signed = (number) => `${number > 0 ? "+" : ""}${fixed(number, 2)}`;
@@ -111,32 +114,13 @@ function lastRow(logit, numHeads, shareOf, axis) {
   );
 }
 
-function cellOf(head, shading, cells) {
-  const { contribution: number } = head;
-  const colour = shading.map[Math.max(0, Math.min(255, Math.round(255 * placeIn(shading, number ?? 0))))];
-  const element = make("td", { class: `cell ${isLight(colour) ? "on-light" : "on-dark"}`, tabindex: cells.length ? -1 : 0 }, make("span", { text: fixed(number, 2) }));
-  element.style.backgroundColor = `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
-  const say = () => tell(textOf(head));
-  for (const event of ["pointerenter", "focus"]) element.addEventListener(event, say);
-  cells.push({ element, row: head });
+function cellOf(head, shading) {
+  const element = headCell(head.contribution, shading, fixed(head.contribution, 2));
+  for (const event of ["pointerenter", "focus"]) element.addEventListener(event, () => tell(textOf(head)));
   return element;
 }
 
 function textOf({ layer, head, pattern, contribution, key_token: token, key_weight: weight }) {
   const looks = token && typeof weight === "number" ? `, looks at ${token} with weight ${fixed(weight, 2)}` : "";
   return `head ${layer}:${head} (${pattern}): ${signed(contribution)}${looks}`;
-}
-
-function arrowKeys(cells) {
-  const perRow = cells.filter(({ row }) => row.layer === cells[0].row.layer).length;
-  cells.forEach(({ element }, i) =>
-    element.addEventListener("keydown", (event) => {
-      const to = moved(event, i, cells.length, perRow);
-      if (to === null) return;
-      event.preventDefault();
-      element.tabIndex = -1;
-      cells[to].element.tabIndex = 0;
-      cells[to].element.focus();
-    }),
-  );
 }

@@ -27,7 +27,7 @@ def test_the_bars_of_a_logit_add_up_over_the_layers(opened: Opened) -> None:
     report = run("why")
     result = report.result_of(LogitAttribution)
     page = opened(page_of(report))
-    cells = page.locator("#logit .cell")
+    cells = page.locator("#logit .head-cell")
     ordered = sorted(result.heads, key=lambda head: (head.layer, head.head))
     assert cells.all_text_contents() == [
         f"{head.contribution + 0.0:.2f}".replace("-0.00", "0.00") for head in ordered

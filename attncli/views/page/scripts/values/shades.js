@@ -3,7 +3,7 @@
 // Strengths below FAINTEST are not drawn; OPAQUE is the opacity of the strongest band.
 export const FAINTEST = 0.02;
 const OPAQUE = 0.6;
-const STRENGTH = 70; // percent of the accent colour at the largest weight
+const STRENGTH = 52; // percent of the accent colour at the largest weight: text on it keeps a contrast of 4.5
 const GOLDEN_ANGLE = 137.508; // degrees: neighbouring heads get distant hues, and no two heads the same
 
 // A gradient of equal bands, stacked or side by side.
