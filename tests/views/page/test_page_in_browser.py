@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,78 @@ def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:
     assert page.locator("#map .map-numbers span").all_text_contents() == texts(
         report.tensors["weights"].values.ravel()
     )
+
+
+def test_a_map_of_200_tokens_is_read_by_zooming_into_it(opened: Opened) -> None:
+    """A dragged rectangle, Ctrl with the wheel, and keys zoom; tokens at the pointer have their whole labels."""
+    tokens = [f"a long name of token {i}" for i in range(200)]
+    report = Report("self", {}, {}, tokens, (), {"weights": NamedTensor(ATTENTION, random_weights(200, 200))})
+    weights = report.tensors["weights"].values
+    page = opened(page_of(report))
+    cells, sheet = page.locator("#map .map-cells"), page.locator("#map .map-sheet")
+    labels = page.locator("#map .map-left .label")
+
+    def point_at(row: float, column: float) -> None:
+        box = sheet.bounding_box()
+        page.mouse.move(box["x"] + column * box["width"] / 200, box["y"] + row * box["height"] / 200)
+
+    def wait_for_cell(row: int, column: int) -> None:
+        """The number and both labels of a cell."""
+        wait_for_readout(page, f": {weights[row, column]:.4f}")
+        whole = page.locator("#map .cross").all_text_contents()
+        assert whole == [f"{column} {tokens[column]}", f"{row} {tokens[row]}"]
+
+    at_rest = cells.bounding_box()
+    steps = {int(label.split()[0]) for label in labels.all_text_contents()}
+    (step,) = {after - before for before, after in pairwise(sorted(steps))}
+    assert step > 1 and at_rest["height"] > 300
+    point_at(120.5, 33.5)
+    wait_for_cell(120, 33)
+    page.mouse.down()
+    point_at(125, 40)
+    point_at(139.5, 52.5)
+    page.mouse.up()
+    zoomed = {int(label.split()[0]) for label in labels.all_text_contents()}
+    assert zoomed >= {*range(120, 140)} and len(zoomed) < 60
+    assert page.locator(".token[aria-pressed=true]").count() == 0, "a drag selects nothing"
+    point_at(130.5, 45.5)
+    wait_for_cell(130, 45)
+    page.keyboard.down("Control")
+    for _ in range(8):
+        page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_selector("#map .map-numbers span")
+    wait_for_cell(130, 45)
+    window = page.locator("#map .window").bounding_box()
+    small = page.locator("#map .small-map").bounding_box()
+    assert (window["y"] - small["y"]) / small["height"] == pytest.approx(0.64, abs=0.03)
+    cells.focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+    wait_for_readout(page, f": {weights[127, 0]:.4f}")
+    assert cells.evaluate("cells => cells.scrollLeft") == 0
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.querySelector('#map.zoomed') === null")
+    assert cells.bounding_box() == at_rest
+    page.keyboard.press("+")
+    assert page.locator("#map.zoomed").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("width", "count"), [(390, 5), (390, 40), (800, 200), (1280, 5), (1280, 40), (1280, 200)]
+)
+def test_labels_of_a_map_neither_overlap_nor_leave_it(opened: Opened, width: int, count: int) -> None:
+    weights = NamedTensor(ATTENTION, random_weights(count, count))
+    tokens = [("harbour", "a", "·the", "lighthouse")[i % 4] for i in range(count)]
+    page = opened(page_of(Report("self", {}, {}, tokens, (), {"weights": weights})), width=width)
+    for side, start, size in (("left", "y", "height"), ("top", "x", "width")):
+        boxes = [label.bounding_box() for label in page.locator(f"#map .map-{side} .label").all()]
+        assert len(boxes) >= min(count, 15)
+        assert all(one[start] + one[size] <= two[start] + 0.5 for one, two in pairwise(boxes))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cell = page.locator("#map .map-cells").bounding_box()["width"] / count
+    assert cell > (60 if count == 5 and width == 1280 else 1)
 
 
 def test_every_weight_of_128_tokens_is_right_to_four_decimals(opened: Opened) -> None:

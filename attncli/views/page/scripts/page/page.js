@@ -13,7 +13,7 @@ Object.assign(overview, {
   onCompare: (number) => run(compareWith(number)),
   onRead: (cell) => (chosen.tensor.is_pictured ? hoverHead(cell) : readThumbnail(cell)),
 });
-Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell });
+Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell, onView: (view) => comparedMap.follow(view) });
 Object.assign(pictureView, {
   onLook: lookFrom,
   onPick: (token, isBeside) => {
@@ -21,7 +21,7 @@ Object.assign(pictureView, {
     return pickQuery(token);
   },
 });
-Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
+Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell, onView: (view) => map.follow(view) });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 
 export async function open(showFirst = () => showReport(0)) {
