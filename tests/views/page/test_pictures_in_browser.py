@@ -29,8 +29,8 @@ def asked_from(report: Report, query: str) -> Report:
 
 
 def point_at(page: Any, x: float, y: float) -> tuple[float, float]:
-    page.locator(".stage").evaluate("stage => stage.scrollIntoView({ block: 'center' })")
-    area = page.locator(".stage").bounding_box()
+    page.locator(".overlay").evaluate("stage => stage.scrollIntoView({ block: 'center' })")
+    area = page.locator(".overlay").bounding_box()
     return area["x"] + x * area["width"], area["y"] + y * area["height"]
 
 
@@ -38,7 +38,7 @@ def point_at(page: Any, x: float, y: float) -> tuple[float, float]:
 def test_a_click_on_a_patch_makes_it_the_query(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
-    stage, thumbnail = page.locator(".stage canvas"), page.locator('.thumbnail[title="head 1:2"] canvas')
+    stage, thumbnail = page.locator(".overlay canvas"), page.locator('.thumbnail[title="head 1:2"] canvas')
     assert is_painted(stage, report, "weights", (0, 0)) and is_painted(thumbnail, report, "weights", (1, 2))
     page.mouse.click(*point_at(page, 0.5, 0.9))
     wait_for_readout(page, "head 0:0 r5c4 looks most at")
@@ -54,7 +54,7 @@ def test_a_click_on_a_patch_makes_it_the_query(opened: Opened) -> None:
 def test_arrow_keys_move_and_enter_selects_the_query(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
-    page.locator(".stage").focus()
+    page.locator(".overlay").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft"):
         page.keyboard.press(key)
     wait_for_readout(page, "head 0:0 r2c1 looks most at")
@@ -63,7 +63,7 @@ def test_arrow_keys_move_and_enter_selects_the_query(opened: Opened) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     wait_for_readout(page, "r5c7 looks most at")
-    frame = page.locator(".stage .frame").evaluate("f => f.style.inset.split(' ').map(parseFloat)")
+    frame = page.locator(".overlay .frame").evaluate("f => f.style.inset.split(' ').map(parseFloat)")
     np.testing.assert_allclose(frame, [80, 0, 0, 600 / 7], atol=1e-3)
 
 
@@ -81,7 +81,7 @@ def test_tokens_beside_the_picture_show_their_weight_and_can_be_the_query(opened
     ]
     tiles.nth(2).click()
     wait_for_readout(page, "reg1 looks most at")
-    assert is_painted(page.locator(".stage canvas"), asked_from(report, "reg1"), "weights")
+    assert is_painted(page.locator(".overlay canvas"), asked_from(report, "reg1"), "weights")
     tiles.nth(0).click()
     wait_for_readout(page, "all tokens (mean) looks most at")
 
@@ -107,13 +107,13 @@ def test_a_page_with_only_looks_names_the_command_for_the_rest(opened: Opened) -
     report = survey(5, 7)
     page = opened(page_of(report))
     assert "attn self --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
-    assert is_painted(page.locator(".stage canvas"), report, "looks", (0, 0))
+    assert is_painted(page.locator(".overlay canvas"), report, "looks", (0, 0))
     page.mouse.click(*point_at(page, 0.5, 0.9))
     weight = report.tensors["looks"].values[0, 0, 1 + 4 * 7 + 3]
     wait_for_readout(page, f"32 r5c4: {weight:.4f}")
     page.select_option("#tensor", label="rollout (query × key)")
     page.wait_for_function("() => document.getElementById('overview').hidden")
-    assert is_painted(page.locator(".stage canvas"), report, "rollout")
+    assert is_painted(page.locator(".overlay canvas"), report, "rollout")
 
 
 def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened) -> None:
@@ -124,7 +124,7 @@ def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened)
     tiles.nth(2).click()
     wait_for_readout(page, "a looks most at")
     (look,) = tensor_looks(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
-    found = pixels_of(page.locator(".stage canvas"))[..., :3]
+    found = pixels_of(page.locator(".overlay canvas"))[..., :3]
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
     assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
@@ -142,7 +142,7 @@ def test_the_weights_of_a_damaged_picture_are_drawn(opened: Opened) -> None:
     report = survey(2, 2, layers=1, heads=2, is_whole=True)
     picture = replace(report.pictures[0], png=report.pictures[0].png[:40])
     page = opened(page_of(replace(report, pictures=(picture,))))
-    assert len(np.unique(pixels_of(page.locator(".stage canvas"))[..., :3].reshape(-1, 3), axis=0)) == 4
+    assert len(np.unique(pixels_of(page.locator(".overlay canvas"))[..., :3].reshape(-1, 3), axis=0)) == 4
 
 
 def test_heads_share_the_lines_of_a_phone_evenly(opened: Opened) -> None:
@@ -183,7 +183,7 @@ def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> 
     assert 1.0 <= page.evaluate(now) < 1.5
     page.wait_for_function("() => document.querySelector('audio').paused")  # at the end of the word
     assert 1.5 <= page.evaluate(now) < 1.7
-    area = page.locator(".stage.sound").bounding_box()
+    area = page.locator(".overlay.sound").bounding_box()
     point = area["x"] + 0.4 * area["width"], area["y"] + area["height"] / 2
     page.mouse.move(*point)
     assert page.locator(".under").all_text_contents() == ["b"]

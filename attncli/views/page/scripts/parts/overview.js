@@ -1,7 +1,8 @@
-// All matrices of a tensor as thumbnails. Calls `onChoose` on a click, a tap or an arrow key, `onCompare` with
+// All matrices of a tensor as thumbnails, in order of a statistic, beside a small grid of all of them. Calls `onChoose` on a click, a tap or an arrow key, `onCompare` with
 // shift, and `onRead` under the pointer.
 
 import { inNextRow, make, moved } from "./elements.js";
+import { HeadGrid } from "./head_grid.js";
 import { endsOf } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 import { isNumber, shortScalar } from "../values/numbers.js";
@@ -16,6 +17,9 @@ export class Overview {
   constructor(container) {
     this.container = container;
     this.items = [];
+    this.grid = new HeadGrid(container, (number, isCompared) =>
+      isCompared ? this.onCompare(number) : this.onChoose(number, true),
+    );
     this.setSize("medium");
     container.addEventListener("click", (event) => this.onClick(event));
     container.addEventListener("keydown", (event) => this.onKey(event));
@@ -54,6 +58,7 @@ export class Overview {
     const evenly = (most) => Math.ceil(numHeads / Math.ceil(numHeads / most));
     this.container.style.setProperty("--across", evenly(MOST_ACROSS));
     this.container.style.setProperty("--across-narrow", evenly(MOST_ACROSS_NARROW));
+    this.grid.show(this.items, tensor);
     this.setSize(this.size);
   }
 
@@ -67,6 +72,7 @@ export class Overview {
 
   paint(paintNumber) {
     for (const { number, canvas } of this.items) paintNumber(canvas, number);
+    this.grid.draw();
   }
 
   // Arrange by a statistic, or by axes with one line per layer; all layers or a single one.
@@ -86,6 +92,7 @@ export class Overview {
       item.element.setAttribute("aria-label", placeText(item.place) + said);
     }
     this.shown = shown;
+    this.grid.rank(ranking?.label, ranking ? new Map(this.items.map((item) => [item, ranking.of(item.place, item.number)])) : null, shown);
     this.container.classList.toggle("atlas", !ranking && this.hasLayers);
     this.container.replaceChildren(
       ...shown.flatMap(({ element, place }, i) => {
@@ -108,6 +115,17 @@ export class Overview {
     }
     if (this.shown.length && !this.shown.some((item) => item.number === number))
       this.shown[0].element.tabIndex = 0;
+    this.grid.mark(number);
+    this.reveal(this.shown.find((item) => item.number === number)?.element);
+  }
+
+  // Scroll the list, not the page.
+  reveal(element) {
+    if (!element) return;
+    const { container } = this;
+    const top = element.offsetTop - container.offsetTop;
+    const below = top + element.offsetHeight - container.clientHeight;
+    container.scrollTop = Math.max(below, Math.min(container.scrollTop, top));
   }
 
   onClick(event) {

@@ -112,7 +112,7 @@ export class PictureView {
   constructor(container) {
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.frame = make("div", { class: "frame" });
-    this.stage = make("div", { class: "stage", tabindex: "0", role: "application" });
+    this.stage = make("div", { class: "overlay", tabindex: "0", role: "application" });
     this.stage.append(this.canvas, this.frame);
     this.about = make("p", { class: "quiet" });
     this.elsewhere = make("div", { class: "elsewhere", role: "group", "aria-label": "tokens beside the picture" });

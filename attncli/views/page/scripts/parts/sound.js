@@ -47,7 +47,7 @@ export async function showSound(container, report) {
   const line = make("div", { class: "now" });
   const strip = make("div", { class: "heard" });
   const canvas = make("canvas", { "aria-hidden": "true" });
-  const stage = make("div", { class: "stage sound" }, canvas, strip, line);
+  const stage = make("div", { class: "overlay sound" }, canvas, strip, line);
   const list = make("div", { class: "spoken", role: "group", "aria-label": "words" });
   const buttons = words.map((word) => {
     const element = make("button", { type: "button", title: `${word.begin.toFixed(2)}-${word.end.toFixed(2)} s` }, makeToken(word.word));
