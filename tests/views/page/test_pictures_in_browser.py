@@ -160,7 +160,7 @@ def test_several_pictures_stand_in_rows_before_their_maps(opened: Opened) -> Non
     assert page.locator("#picture-maps thead th").all_text_contents() == ["picture", "2:0", "2:1", "mean"]
     assert page.locator("#picture-maps tbody th").all_text_contents() == ["<b>.png", "[red].png"]
     assert "Only the first 2 of 9 pictures are shown." in page.locator("#picture-maps").text_content()
-    canvases = page.locator("#picture-maps canvas")
+    canvases = page.locator("#picture-maps td canvas")
     for number, row in enumerate(maps.rows):
         for column, tile in enumerate(tiles_of(maps, row)[1:], start=1):
             found = pixels_of(canvases.nth(4 * number + column))[..., :3]

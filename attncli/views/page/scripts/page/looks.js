@@ -10,7 +10,6 @@ import { axisLabels, labelText, placeText } from "../values/labels.js";
 import { largestIn, weightText } from "../values/numbers.js";
 
 const PIXELS = { small: 56, medium: 112, large: 230 };
-const MANY = 24;
 const ONE_QUERY = {
   tokens: "This page has only the weights from this token; attn self --head LAYER:HEAD shows one head from every patch",
   context_tokens: "This page has only these weights; attn cross --head LAYER:HEAD shows one head from every word",
@@ -36,17 +35,8 @@ export async function startLooks() {
   byId("picture-choice").parentElement.hidden = report.looked.length < 2;
   picture = report.looked[chosen.picture];
   await picture.load();
-  if (chosen.query === undefined) {
-    chosen.query = picture.query;
-    // Small thumbnails, so that all heads fit on the screen.
-    if (chosen.tensor.count > MANY) setSmall();
-  }
+  if (chosen.query === undefined) chosen.query = picture.query;
   Object.assign(chosen, { lookedQuery: undefined, hovered: null });
-}
-
-function setSmall() {
-  overview.setSize("small");
-  byId("size").value = "small";
 }
 
 const queryNow = () => (chosen.lookedQuery === undefined ? chosen.query : chosen.lookedQuery);

@@ -1,6 +1,7 @@
 // Line charts, with a readout at the pointer or at the position of the arrow keys.
 
 import { make, makeSvg, moved } from "./elements.js";
+import { tableOf } from "./tables.js";
 import { endsOf } from "../values/colours.js";
 import { isNumber, rangeEnds, scalar } from "../values/numbers.js";
 import { axisOf, tickText } from "../values/ticks.js";
@@ -8,18 +9,22 @@ import { axisOf, tickText } from "../values/ticks.js";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
 const MOST_POINTS = 1000;
 const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
-// After the last colour the list repeats with dashed lines.
-const strokeOf = (k) =>
-  `${CURVE_COLOURS[k % CURVE_COLOURS.length]}${k < CURVE_COLOURS.length ? "" : " broken"}`;
-const [STEPS_UP, STEPS_ACROSS] = [3, 6];
+// Each line has its own colour and its own dashes, so that lines differ without colours as well.
+const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "4 2", "1 5"];
+const colourNameOf = (k) => CURVE_COLOURS[k % CURVE_COLOURS.length];
+const dashOf = (k) => DASHES[(k + Math.floor(k / CURVE_COLOURS.length)) % DASHES.length];
+const [STEPS_UP, STEPS_ACROSS] = [4, 6];
 // Up to this many places are labelled one by one instead of with round numbers.
 const FEW_PLACES = 8;
 // Characters of labels that fit below a chart on a phone. Token names may be cut, numbers may not.
 const LABEL_CHARACTERS = 40;
+// Up to this many lines are named at their right end. Names are at least this share of the height apart.
+const MOST_NAMED = 5;
+const LEAST_GAP = 0.1;
 
 // A chart of lines over the same places. Each line has a name and numbers; the horizontal axis has a name, places
-// and labels. `isCounted` if the places are whole numbers.
-export function chartOf(title, lines, { name, places, labels, isCounted }) {
+// and labels. `isCounted` if the places are whole numbers; `unit` is that of the numbers.
+export function chartOf(title, lines, { name, places, labels, isCounted, unit = "" }) {
   const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
   const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
   const vertical = axisOf(low, high, STEPS_UP);
@@ -42,17 +47,57 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
       const points = thinned(isAlone ? [part[0], part[0]] : part, numbers)
         .map((i) => `${x(places[i]).toFixed(2)},${y(numbers[i]).toFixed(2)}`)
         .join(" ");
-      svg.append(makeSvg("polyline", { points, class: `curve ${strokeOf(k)}${isAlone ? " alone" : ""}` }));
+      const dash = isAlone ? {} : { "stroke-dasharray": dashOf(k) };
+      svg.append(makeSvg("polyline", { points, class: `curve ${colourNameOf(k)}${isAlone ? " alone" : ""}`, ...dash }));
     }
   });
   const said = readerOf(svg, lines, labels, Array.from(places, x));
-  const keys = lines.length > 1 ? lines.map(({ name: text }, k) => curveKey(text, k)) : [];
+  const keys = make("div", { class: "keys" }, ...(lines.length > 1 ? lines.map(({ name: text }, k) => curveKey(text, k)) : []));
   const up = make("div", { class: "y-axis", "aria-hidden": "true" });
   const ticks = vertical.ticks.map((tick) => make("span", { text: tickText(tick, vertical.step) }));
   up.append(...ticks.reverse());
-  const chart = make("div", { class: "chart" }, up, svg, horizontalAxis(places, labels, isCounted, x));
+  const names = lines.length > 1 && lines.length <= MOST_NAMED ? [namesAtEnds(lines, y)] : [];
+  const chart = make("div", { class: "chart" }, up, svg, ...names, horizontalAxis(places, labels, isCounted, x));
   chart.append(make("div", { class: "x-name quiet", text: name }));
-  return make("figure", {}, make("figcaption", {}, make("b", { text: title }), " ", said), chart, ...keys);
+  const units = unit && unit !== title ? [make("span", { class: "quiet", text: ` (${unit})` })] : [];
+  const caption = make("figcaption", {}, make("b", { text: title }), ...units, " ", said);
+  const figure = make("figure", {}, caption, chart, keys, tableOfNumbers(lines, { name, labels, unit: unit || title }));
+  figure.classList.toggle("named", names.length > 0);
+  return figure;
+}
+
+// The names of a few lines at their last numbers, pushed apart where these are close.
+function namesAtEnds(lines, y) {
+  const lastOf = (numbers) => numbers.findLast(isNumber);
+  const ends = lines.map(({ name, numbers }, k) => ({ name, k, at: y(lastOf(numbers) ?? 0) / CHART_HEIGHT }));
+  ends.sort((one, other) => one.at - other.at);
+  ends.forEach((end, i) => (end.at = Math.max(end.at, i ? ends[i - 1].at + LEAST_GAP : 0)));
+  for (let i = ends.length - 1, most = 1; i >= 0; most = ends[i].at - LEAST_GAP, i--) ends[i].at = Math.min(ends[i].at, most);
+  const box = make("div", { class: "line-ends", "aria-hidden": "true" });
+  const room = make("div", { class: "widest", text: lines.reduce((longest, { name }) => (name.length > longest.length ? name : longest), "") });
+  box.append(
+    room,
+    ...ends.map(({ name, k, at }) => {
+      const label = make("span", { class: colourNameOf(k), text: name });
+      label.style.top = `${100 * at}%`;
+      return label;
+    }),
+  );
+  return box;
+}
+
+// The numbers of a chart as a table, filled when it is opened.
+function tableOfNumbers(lines, { name, labels, unit }) {
+  const details = make("details", { class: "numbers" }, make("summary", { text: "Numbers" }));
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.children.length > 1) return;
+    const rows = labels.map((label, i) => ({
+      [name]: label,
+      ...Object.fromEntries(lines.map((line) => [line.name || unit, isNumber(line.numbers[i]) ? line.numbers[i] : null])),
+    }));
+    details.append(tableOf("", rows, null));
+  });
+  return details;
 }
 
 // Label every place, or round numbers along the axis.
@@ -76,7 +121,8 @@ function horizontalAxis(places, labels, isCounted, x) {
 }
 
 function curveKey(name, k) {
-  const swatch = make("span", { class: `swatch ${strokeOf(k)}` });
+  const swatch = makeSvg("svg", { class: "stroke", viewBox: "0 0 28 8", "aria-hidden": "true" });
+  swatch.append(makeSvg("line", { class: `curve ${colourNameOf(k)}`, x1: 0, x2: 28, y1: 4, y2: 4, "stroke-dasharray": dashOf(k) }));
   return make("span", { class: "key quiet" }, swatch, name);
 }
 
@@ -90,7 +136,8 @@ function readerOf(svg, lines, labels, across) {
     at = i;
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, across[i]);
     cursor.setAttribute("visibility", "visible");
-    said.textContent = `${labels[i]}: ${lines.map(({ numbers }) => scalar(numbers[i])).join(", ")}`;
+    const value = ({ name, numbers }) => `${name && lines.length > 1 ? `${name} ` : ""}${scalar(numbers[i])}`;
+    said.textContent = `${labels[i]}: ${lines.map(value).join(", ")}`;
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();

@@ -5,7 +5,7 @@ import { meaningsOf, tableMeaning, tableOf, words } from "./tables.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { scalar } from "../values/numbers.js";
 
-// Draw all one-dimensional tensors, and all lists of numbers in rows of statistics.
+// Draw all lists of numbers in rows of statistics, and all one-dimensional tensors.
 export async function showCurves(container, report, tensors) {
   await Promise.all(tensors.map((tensor) => tensor.load()));
   // For a curve, the first tensor of axis point has the horizontal positions, the others the values.
@@ -20,9 +20,12 @@ export async function showCurves(container, report, tensors) {
           ? curveOf(tensor, places)
           : chartOfTensor(report, tensor),
     );
-  for (const [name, value] of Object.entries(report.statistics)) {
-    if (Array.isArray(value)) charts.push(...chartsOfRows(tableMeaning(report, name).label, value, meaningsOf(report, name)));
-  }
+  const ofRows = Object.entries(report.statistics)
+    .filter(([, value]) => Array.isArray(value))
+    .flatMap(([name, value]) => chartsOfRows(tableMeaning(report, name).label, value, meaningsOf(report, name)));
+  // Curves that are compared come first; on a page without maps, the first chart is its picture.
+  charts.unshift(...ofRows);
+  if (!report.matrices.length) charts[0]?.classList.add("large");
   container.replaceChildren(...charts);
   container.hidden = !charts.length;
 }
@@ -33,15 +36,15 @@ export function showRowCurves(container, report, matrix) {
     matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
   container.replaceChildren(
     ...shown.map((tensor) => {
-      return chartOfTensor(report, { name: tensor.name, axes: ["query"], values: tensor.at(matrix.place) });
+      return chartOfTensor(report, { ...tensor, axes: ["query"], values: tensor.at(matrix.place) });
     }),
   );
 }
 
-function chartOfTensor(report, { name, axes: [axis], values }) {
+function chartOfTensor(report, { name, axes: [axis], values, unit }) {
   const places = Array.from(values.keys());
   const labels = axisLabels(report, axis, values.length).map(labelText);
-  const across = { name: words(axis), places, labels, isCounted: true };
+  const across = { name: words(axis), places, labels, isCounted: true, unit };
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 
@@ -55,9 +58,9 @@ function tableOfWhole(report, { name, axes: [axis], values }) {
   );
 }
 
-function curveOf({ name, values }, { name: placesName, values: places }) {
+function curveOf({ name, values, unit }, { name: placesName, values: places }) {
   const text = places.every(Number.isInteger) ? String : (place) => scalar(place);
-  const across = { name: words(placesName), places, labels: Array.from(places, (place) => text(place)) };
+  const across = { name: words(placesName), places, labels: Array.from(places, (place) => text(place)), unit };
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 

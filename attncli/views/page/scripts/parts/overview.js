@@ -66,7 +66,7 @@ export class Overview {
   setSize(size) {
     this.size = size;
     this.container.dataset.size = size;
-    const isBeside = size !== "large" && this.items.length > 1;
+    const isBeside = size !== "large" && this.items.length > 1 && !this.tensor.isOverSteps;
     this.container.closest(".workspace").classList.toggle("beside", isBeside);
   }
 

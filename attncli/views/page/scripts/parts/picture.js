@@ -2,11 +2,11 @@
 // on a click or Enter. Tokens outside the picture are buttons beside it.
 
 import { ARROWS, make, makeToken } from "./elements.js";
+import { timeAxis } from "./time_axis.js";
 import { placeIn } from "../values/colours.js";
 import { weightText } from "../values/numbers.js";
 
-const LARGEST_STAGE = 620;
-const STAGE_PIXELS = 640;
+const STAGE_PIXELS = 760;
 const TILE_PIXELS = 72;
 const MOST_TILES = 48;
 
@@ -114,9 +114,10 @@ export class PictureView {
     this.frame = make("div", { class: "frame" });
     this.stage = make("div", { class: "overlay", tabindex: "0", role: "application" });
     this.stage.append(this.canvas, this.frame);
+    this.time = make("div");
     this.about = make("p", { class: "quiet" });
     this.elsewhere = make("div", { class: "elsewhere", role: "group", "aria-label": "tokens beside the picture" });
-    container.append(this.stage, this.about, this.elsewhere);
+    container.append(make("div", { class: "photograph" }, this.stage, this.time), this.about, this.elsewhere);
     this.stage.addEventListener("pointermove", (event) => this.onLook(this.tokenAt(event)));
     this.stage.addEventListener("pointerleave", () => this.onLook(null));
     this.stage.addEventListener("blur", () => this.onLook(null));
@@ -132,7 +133,8 @@ export class PictureView {
   show(picture, buttons, { isChoice, note }) {
     this.picture = picture;
     this.isChoice = isChoice;
-    this.stage.style.maxWidth = `${(LARGEST_STAGE * picture.width) / picture.height}px`;
+    this.stage.parentElement.style.setProperty("--aspect", picture.width / picture.height);
+    this.time.replaceChildren(picture.seconds ? timeAxis(picture.seconds) : "");
     this.stage.setAttribute(
       "aria-label",
       `Picture ${picture.name}: arrow keys move to a patch${isChoice ? ", Enter selects it as the query" : ""}`,

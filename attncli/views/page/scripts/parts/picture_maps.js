@@ -3,7 +3,8 @@
 import { make, makeToken } from "./elements.js";
 import { Picture } from "./picture.js";
 import { Tensor } from "../values/arrays.js";
-import { shadingOf } from "../values/colours.js";
+import { shadingOf, showLegend } from "../values/colours.js";
+import { rangeEnds } from "../values/numbers.js";
 
 const ROW_PIXELS = 240;
 
@@ -17,15 +18,16 @@ export async function showPictureMaps(container, maps, { scale, cover }) {
   const table = make("table", { class: "picture-maps" }, make("thead", {}, header), body);
   const scroller = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": maps.title }, table);
   const leftOut = maps.left_out ? [make("p", { class: "quiet", text: maps.left_out })] : [];
-  container.append(make("h2", { text: maps.title }), ...leftOut, scroller);
+  const legend = make("p", { class: "legend" });
+  container.append(make("h2", { text: maps.title }), ...leftOut, legend, scroller);
   maps.drawn ??= maps.rows.map((row) => ({ picture: new Picture(row), weights: new Tensor(row.weights) }));
   for (const { picture, weights } of maps.drawn) {
     await Promise.all([picture.load(), weights.load()]);
-    body.append(pictureRow(picture, weights, maps.names, scale, cover));
+    body.append(pictureRow(picture, weights, maps.names, scale, cover, legend));
   }
 }
 
-function pictureRow(picture, weights, names, scale, cover) {
+function pictureRow(picture, weights, names, scale, cover, legend) {
   const row = make("tr", {}, make("th", { scope: "row", title: picture.about }, makeToken(picture.name)));
   const { columns } = weights;
   const none = new Float64Array(columns).fill(NaN);
@@ -33,9 +35,15 @@ function pictureRow(picture, weights, names, scale, cover) {
     const canvas = make("canvas", { role: "img", "aria-label": `${name}: ${picture.name}` });
     const shading = shadingOf(picture.endsOf(values), scale === "log" ? "log" : "linear", true);
     picture.paint(canvas, values, shading, ROW_PIXELS, cover);
-    row.append(make("td", {}, canvas));
+    const range = shading.low === shading.low ? rangeEnds(shading.low, shading.high).join("–") : "";
+    row.append(make("td", {}, canvas, make("div", { class: "quiet range", text: range })));
+    return shading;
   };
   add(none, "picture");
-  names.forEach((name, i) => add(weights.values.subarray(i * columns, (i + 1) * columns), name));
+  names.forEach((name, i) => {
+    const shading = add(weights.values.subarray(i * columns, (i + 1) * columns), name);
+    const texts = [shading.kind === "log" ? "smallest" : "0", "largest of each map"];
+    showLegend(legend, shading, { unit: "weight", texts });
+  });
   return row;
 }

@@ -117,7 +117,8 @@ export function isLight(pixel) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179;
 }
 
-export function showLegend(element, shading, { decimals, unit }) {
+// The colours with the numbers at their ends, or with other texts there.
+export function showLegend(element, shading, { decimals, unit, texts }) {
   const bar = make("canvas", { class: "legend-bar", role: "img", "aria-label": "colours from low to high" });
   bar.width = 256;
   bar.height = 1;
@@ -125,8 +126,9 @@ export function showLegend(element, shading, { decimals, unit }) {
     .getContext("2d")
     .putImageData(new ImageData(new Uint8ClampedArray(shading.map.slice().buffer), 256, 1), 0, 0);
   const said = { log: "log scale", row: "scaled per row", linear: "" }[shading.kind];
-  const ends =
-    shading.kind === "row"
+  const ends = texts
+    ? texts
+    : shading.kind === "row"
       ? [shading.startsAtZero ? "0" : "row minimum", "row maximum"]
       : rangeEnds(shading.low, shading.high, { decimals, isLog: shading.kind === "log" });
   element.replaceChildren(
