@@ -80,7 +80,7 @@ function wayCard(row, sourceNames, note, below) {
   const name = row.first === null ? "none" : sourceNames.get(row.first);
   const first = `first: ${name}${differs ? ", not the source with the largest loss" : ""}`;
   const correlation = row.spearman === null ? "" : `, rank correlation ${fixed(row.spearman, 2)}`;
-  const head = make("h3", { text: nameOf(row) });
+  const head = make("h2", { text: nameOf(row) });
   const line = make("p", { class: "quiet", text: `${first}${correlation}${note}` });
   return make("li", { class: row.first_agrees === 0 ? "differs" : "" }, head, line, below);
 }

@@ -16,6 +16,7 @@ export async function show(container, { statistics, matrices }) {
   const tokens = answer.map(({ text, token, position }, i) => {
     const element = make("button", { class: "token", type: "button", tabindex: i ? "-1" : "0" });
     if (Number.isInteger(position)) element.dataset.token = position;
+    if (!text?.trim()) element.setAttribute("aria-label", token); // a blank
     element.append(makeToken(text || token));
     return element;
   });

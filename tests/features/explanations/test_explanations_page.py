@@ -26,7 +26,7 @@ def test_the_page_shows_a_card_for_each_way(opened: Opened) -> None:
     report = replace(surveyed, experiment="source", result=result, tensors={}, picture_maps=maps)
     page = opened(page_of(report))
     cards = page.locator("#ways li")
-    assert cards.locator("h3").all_text_contents() == ["lost without it", "rollout"]
+    assert cards.locator("h2").all_text_contents() == ["lost without it", "rollout"]
     assert cards.locator("p").all_text_contents() == [
         "first: r1c1",
         "first: r1c2, not the source with the largest loss, rank correlation -1.00",

@@ -423,7 +423,7 @@ def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
         "weights (query × key) 2 × 3, strides 3, 1",
         "Each row sums to one.",
     ]
-    assert page.locator(".step h4").text_content() == "softmax of query 1 (2 of 3 rows)"
+    assert page.locator(".step h3").text_content() == "softmax of query 1 (2 of 3 rows)"
     cells = page.locator(".step td").all_text_contents()
     assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "-", "sum", "", "1.0000"]
     assert page.locator(".step").last.locator(".statistics dd").all_text_contents() == ["0.3100", "3"]

@@ -24,7 +24,7 @@ function stepOf({ question, formula, prose, shapes, values, tables }, title) {
   return make(
     "details",
     { class: "step", open: "" },
-    make("summary", { text: title }),
+    make("summary", {}, make("h2", { text: title })),
     make("p", { class: "formula", text: formula }),
     make("p", { class: "quiet", text: sizes.join("; ") }),
     question ? make("p", { class: "question", text: question }) : "",
@@ -49,7 +49,8 @@ function termsOf({ title, columns, rows, count, totals }) {
     ...totals.map((cells) => lineOf(cells, "total")),
   );
   const table = make("table", {}, make("thead", {}, head), body);
-  return make("div", {}, make("h4", { text: heading }), make("div", { class: "scroll" }, table));
+  const box = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": heading }, table);
+  return make("div", {}, make("h3", { text: heading }), box);
 }
 
 function cellOf(value, isWhole) {

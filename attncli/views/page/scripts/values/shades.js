@@ -1,8 +1,8 @@
 // Weights as strengths from 0 to 1, for the bands behind tokens and the lines between them.
 
-// Strengths below FAINTEST are not drawn; OPAQUE is the opacity of the strongest band.
+// Strengths below FAINTEST are not drawn; OPAQUE is the opacity of the strongest band, on which text stays legible.
 export const FAINTEST = 0.02;
-const OPAQUE = 0.6;
+const OPAQUE = 0.45;
 const STRENGTH = 52; // percent of the accent colour at the largest weight: text on it keeps a contrast of 4.5
 const GOLDEN_ANGLE = 137.508; // degrees: neighbouring heads get distant hues, and no two heads the same
 
