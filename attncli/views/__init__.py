@@ -64,7 +64,8 @@ class Display:
     `skip_first_keys` keys are excluded from the colour scale and left blank. Vectors show at most `most_dims`
     numbers (None: as many as fit). `show` holds the requested parts; if it is empty, a view with first
     screens shows one, with `screen_precision` decimals. The picture of a single map has at most `map_lines`
-    lines. `title` replaces a picture's title. `step` is the only step of an explanation to show, from 1.
+    lines. `title` replaces a picture's title; `figure_width` is the width of a figure, single or double (None:
+    the narrower one that is legible). `step` is the only step of an explanation to show, from 1.
     `is_saved`: the report comes from a file, to which the next commands apply.
     """
 
@@ -80,6 +81,7 @@ class Display:
     show: tuple[str, ...] = ()
     map_lines: int = 40
     title: str | None = None
+    figure_width: str | None = None
     step: int | None = None
     is_saved: bool = False
 

@@ -1,31 +1,88 @@
-"""A canvas measured in inches from its upper left corner, with labels, images, numbers and colour bars."""
+"""A canvas measured in inches from its upper left corner: text, images, numbers, signs and colour bars."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import count
+from typing import Protocol
 from unicodedata import bidirectional
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
-from rich.cells import cell_len
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from attncli.views.colours import Shading, colour_map
 from attncli.views.matrices import Matrix
-from attncli.views.texts import fixed, token_texts
+from attncli.views.texts import fixed, shortened, token_texts
 
-DOTS_PER_INCH = 150
-CHARACTER, LABEL_HEIGHT = 0.068, 0.13
-TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
-LONGEST_LABEL = 16
+CENTIMETRES = 2.54
+SINGLE, DOUBLE = 8.5 / CENTIMETRES, 17.5 / CENTIMETRES
+"""The widths of one column and of both columns of a paper, in inches."""
+WIDTHS = {"single": SINGLE, "double": DOUBLE}
+DOTS_PER_INCH = 300
+TITLE_SIZE, NAME_SIZE, LABEL_SIZE = 8.0, 7.0, 6.0
+"""Points of titles, of the names of axes, and of all other text: the smallest."""
+LINE = 1.3 / 72
+"""Inches per point from one line of text to the next."""
+LONGEST_LABEL, LEAST_LABEL, LABEL_SHARE = 16, 6, 0.25
 LEFT_TO_RIGHT = "\u200e"
 
 
-def labels(tokens: tuple[str, ...], size: int) -> list[str]:
-    """Return the position and shortened token of each place, or only the positions if there are no tokens."""
-    return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
+class Panel(Protocol):
+    """A drawing that fits any width. `fits_single` is true if it is legible in one column of a paper.
+
+    `title` stands above it if there are several; `legend` says in a sentence what its marks mean.
+    """
+
+    title: str
+    legend: str
+    fits_single: bool
+
+    def height(self, width: float) -> float:
+        """Return the height, in inches, at that width."""
+        ...
+
+    def draw(self, figure: Figure, left: float, top: float, width: float) -> None:
+        """Draw the panel with its upper left corner at that position."""
+        ...
+
+
+@lru_cache(maxsize=1 << 13)
+def text_width(text: str, points: float = LABEL_SIZE) -> float:
+    """Return the width of a text in inches, with some room, because programs round the width of letters."""
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=points), ismath=False)
+    return 1.04 * float(width) / 72
+
+
+def widest(texts: Sequence[str], points: float = LABEL_SIZE) -> float:
+    """Return the width of the widest text in inches."""
+    return max((text_width(text, points) for text in texts), default=0.0)
+
+
+def write(figure: Figure, text: str, left: float, top: float, size: float, **style: object) -> None:
+    """Write a text whose upper left corner, unless the style aligns it otherwise, is at a position."""
+    width, height = figure.get_size_inches()
+    figure.text(left / width, 1 - top / height, text, fontsize=size, **{"va": "top", "ha": "left", **style})
+
+
+def labels(tokens: tuple[str, ...], size: int, width: float, *, has_positions: bool = True) -> list[str]:
+    """Return the position and shortened token of each place, or only the positions if there are no tokens.
+
+    Long tokens are cut so that labels take at most a share of the panel's width.
+    """
+    for most in range(LONGEST_LABEL, LEAST_LABEL - 1, -1):
+        texts = token_texts(tokens, size, most)
+        if has_positions or not tokens:
+            texts = [_label(place, text) for place, text in enumerate(texts)]
+        if widest(texts) <= LABEL_SHARE * width:
+            break
+    return texts
 
 
 def _label(place: int, token: str) -> str:
@@ -34,20 +91,17 @@ def _label(place: int, token: str) -> str:
     return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
 
 
-def longest(texts: list[str]) -> float:
-    """Return the length, in inches, of the longest label."""
-    return CHARACTER * max(map(cell_len, texts)) + 0.1
+def shortened_to(text: str, width: float, points: float = LABEL_SIZE) -> str:
+    """Cut a text so that it is at most that many inches wide."""
+    lengths = range(len(text), 0, -1)
+    return next((cut for n in lengths if text_width(cut := shortened(text, n), points) <= width), text[:1])
 
 
-def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
-    """Set the labels, far enough apart to be readable, and the name of the axis."""
-    if not texts:
-        axis.set_ticks([])
-        return
+def set_labels(axis: Axis, texts: list[str], length: float, *, needed: float = LABEL_SIZE * LINE) -> None:
+    """Set the labels, or only every second, fifth, tenth, ..., so that each has the space that it needs."""
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    step = next(step for step in steps if step * length >= LABEL_HEIGHT * len(texts))
+    step = next(step for step in steps if step * length >= needed * len(texts))
     axis.set_ticks(range(0, len(texts), step), texts[::step])
-    axis.set_label_text(name.replace("_", " "))
 
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
@@ -58,17 +112,15 @@ def axes_at(figure: Figure, left: float, top: float, width: float, height: float
     return figure.add_axes(place)
 
 
-BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.7
-NO_NUMBER = (232, 232, 232)
-# The font size of numbers in cells; the width of a character, the gap beside it, and its height, in inches.
-NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
+NO_NUMBER = (255, 255, 255)
+"""White, because grey is the middle of the colour map of signed numbers, and any colour in print."""
 # The lightness of red, green and blue; on a background above it, black is easier to read than white.
 LUMINANCE, LIGHT = np.array([0.299, 0.587, 0.114]), 140
-MOST_DECADES = 5
+NUMBER_GAP = 0.04
 
 
 def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
-    """Return RGB values from 0 to 255 for positions on the colour map; missing numbers are grey."""
+    """Return RGB values from 0 to 255 for positions on the colour map; missing numbers are white."""
     table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
     is_number = ~np.isnan(shades)
     levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
@@ -76,38 +128,78 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
     return rgb
 
 
-MOST_DOTS = 1000
-"""The dots along each side of a finely drawn image: more than the space in the picture has."""
+SHARP = 400
+"""The least dots per inch of an image: programs that show a PDF blur only the edges of larger dots."""
 
 
-def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
-    """Draw one colour per entry; only entries smaller than a dot are averaged."""
+def draw_image(axes: Axes, rgb: np.ndarray) -> None:
+    """Draw one colour per entry with sharp edges; only entries smaller than a dot are averaged."""
     rows, columns = rgb.shape[:2]
+    inches = axes.get_position().size * axes.get_figure().get_size_inches()  # type: ignore[union-attr]
+    is_fine = max(columns / inches[0], rows / inches[1]) > DOTS_PER_INCH
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    if is_fine:
-        for axis, count in enumerate((rows, columns)):
-            rgb = rgb.repeat(max(1, MOST_DOTS // count), axis)
-    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest", extent=extent)
+    for axis, (entries, side) in enumerate(zip((rows, columns), inches[::-1].tolist(), strict=True)):
+        rgb = rgb.repeat(max(1, int(np.ceil(SHARP * side / entries))), axis)
+    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "none", extent=extent)
 
 
-def draw_numbers(
-    axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
-) -> None:
-    """Write the number in each cell, in black or white, if all the numbers fit."""
+def number_texts(matrix: Matrix, size: tuple[float, float], precision: int) -> list[list[str]] | None:
+    """Return the text of each number, without the zero before the point if needed, or None if some do not fit."""
     num_rows, num_columns = matrix.values.shape
-    room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
-    if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
-        return
+    room = size[0] / num_columns - NUMBER_GAP
+    if size[1] / num_rows < LABEL_SIZE * LINE or room < text_width("0"):
+        return None
     texts = [[fixed(number, precision) for number in row] for row in matrix.drawn]
-    if max(len(text) for row in texts for text in row) * NUMBER_CHARACTER > room[0]:
-        return
+    shorter = [
+        [text.replace("0.", ".", 1) if text.lstrip("-")[:2] == "0." else text for text in row]
+        for row in texts
+    ]
+    fits = (each for each in (texts, shorter) if widest([text for row in each for text in row]) <= room)
+    return next(fits, None)
+
+
+def draw_numbers(axes: Axes, texts: list[list[str]], rgb: np.ndarray) -> None:
+    """Write the number in each cell, in black or white."""
     is_light = rgb @ LUMINANCE > LIGHT
     for (i, j), colour in np.ndenumerate(np.where(is_light, "black", "white")):
-        axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=NUMBER_SIZE, color=str(colour))
+        axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=LABEL_SIZE, color=str(colour))
 
 
-def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
-    """Draw the colour bar and its label; missing numbers are transparent."""
+STROKE = 0.5
+FAINT = 0.02
+"""The least distance from zero, as a share of the colour map, at which a negative number is marked."""
+
+
+def draw_signs(axes: Axes, shades: np.ndarray, rgb: np.ndarray, cell: float) -> None:
+    """Cross out each negative number with a stroke, because in grey both signs look alike."""
+    rows, columns = np.nonzero(np.nan_to_num(shades, nan=1.0) < 0.5 - FAINT)
+    lines = [[(x - 0.5, y + 0.5), (x + 0.5, y - 0.5)] for y, x in zip(rows, columns, strict=True)]
+    is_light = rgb[rows, columns] @ LUMINANCE > LIGHT
+    stroke = min(STROKE, 72 * cell / 6)
+    axes.add_collection(
+        LineCollection(lines, colors=np.where(is_light, "black", "white").tolist(), linewidths=stroke),
+        autolim=False,
+    )
+
+
+BAR_HEIGHT, MOST_DECADES = 0.07, 5
+BAR_ABOVE = NAME_SIZE * LINE + 0.02
+BAR_SPACE = BAR_ABOVE + BAR_HEIGHT + LABEL_SIZE * LINE + 0.08
+"""The height that a colour bar takes, with its name and its numbers."""
+LEAST_APART = 0.45
+"""The inches between two numbers of a colour bar."""
+
+
+def draw_bar(
+    figure: Figure,
+    shade: Shading,
+    name: str,
+    corner: tuple[float, float],
+    width: float,
+    *,
+    has_signs: bool = False,
+) -> None:
+    """Draw a colour bar with its name above it and its range below it; `has_signs`: cells are crossed out."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high
@@ -116,23 +208,50 @@ def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, floa
     is_log = shade.scale == "log" and low > 0
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     colours = ListedColormap(colour_map(shade.is_diverging) / 255)
-    number = FuncFormatter(lambda value, place: f"{value:.3g}")
-    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes_at(figure, *place), format=number)
-    bar.ax.minorticks_off()
-    bar.set_label(unit, fontsize=7)
-    if is_log:
-        bar.set_ticks(_log_ticks(low, high))
-        bar.ax.set_title("log", fontsize=7, pad=3)
+    left, top = corner
+    axes = axes_at(figure, left, top + BAR_ABOVE, width, BAR_HEIGHT)
+    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes, orientation="horizontal")
+    ticks, texts = _bar_ticks(shade, low, high, width, is_log=is_log)
+    bar.set_ticks(ticks, labels=texts)
+    axes.xaxis.set_minor_locator(NullLocator())
+    for text, side in zip(
+        (axes.get_xticklabels()[0], axes.get_xticklabels()[-1]), ("left", "right"), strict=True
+    ):
+        text.set_horizontalalignment(side)
+    scales = {"log": ", logarithmic", "row": ", each row separately"}
+    name += scales.get(shade.scale, "") if is_log or shade.scale == "row" else ""
+    if has_signs:
+        name += ", crossed out: negative"
+        _draw_bar_signs(axes, low)
+    write(figure, name, left, top, NAME_SIZE)
+
+
+def _draw_bar_signs(axes: Axes, low: float) -> None:
+    """Cross out the negative half of a bar as often as cells that are as tall as the bar."""
+    ends = np.linspace(low, 0.0, 12)
+    lines = [[(one, 0.0), (other, 1.0)] for one, other in zip(ends[:-1], ends[1:], strict=True)]
+    axes.add_collection(LineCollection(lines, colors="black", linewidths=STROKE), autolim=False)
+
+
+def _bar_ticks(
+    shade: Shading, low: float, high: float, width: float, *, is_log: bool
+) -> tuple[list[float], list[str]]:
+    """Return both ends and what lies far enough from them and from each other, with their texts."""
     if shade.scale == "row":
-        ends = ["-largest", "largest"] if shade.is_diverging else ["least", "most"]
-        first, last = (f"{end}\nof a row" for end in ends)
-        bar.set_ticks([low, high], labels=["0" if low == 0 else first, last])
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Return both ends and the powers of ten between them that are far enough apart."""
-    first, last = np.log10([low, high])
-    powers = np.arange(np.ceil(first), np.floor(last) + 1)
-    apart = (last - first) / 10
-    inner = powers[(powers - first > apart) & (last - powers > apart)]
-    return [low, *10.0 ** inner[:: len(inner) // MOST_DECADES + 1], high]
+        ends = ["-largest", "largest of a row"] if shade.is_diverging else ["least", "most of a row"]
+        return [low, high], ["0" if low == 0 else ends[0], ends[1]]
+    apart = min(0.4, LEAST_APART / width)
+    if is_log:
+        first, last = np.log10([low, high])
+        powers = np.arange(np.ceil(first), np.floor(last) + 1)
+        places = (powers - first) / (last - first)
+        inner = 10.0 ** powers[(places > apart) & (1 - places > apart)]
+        inner = inner[:: len(inner) // MOST_DECADES + 1]
+    else:
+        values = np.array(
+            MaxNLocator(nbins=max(1, int(1 / apart)), steps=[1, 2, 5, 10]).tick_values(low, high)
+        )
+        places = (values - low) / (high - low)
+        inner = np.array([0.0]) if shade.is_diverging else values[(places > apart) & (1 - places > apart)]
+    ticks = [low, *inner.tolist(), high]
+    return ticks, [f"{tick:.3g}" for tick in ticks]

@@ -46,7 +46,7 @@ from attncli.views.sections import (
 from attncli.views.texts import DECIMALS, NO_NUMBER, fixed, half_width, shortened, shortened_heading
 
 if TYPE_CHECKING:
-    from attncli.views.arrangement import DrawnBlock
+    from attncli.views.canvas import Panel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -518,6 +518,9 @@ class FirstScreen:
     statistics with these names. `page_picture` names the tensor that a page shows first, or `curves`; by
     default, weights if there are any. `page_table` returns the table beside the page's picture; by default,
     the first ranked table of the screen.
+    first sentence of a page. `picture` replaces the tensors in figures; `figures` adds panels of the
+    statistics with these names. `main` names the tensors, tables or statistics of heads of which a figure
+    shows the first that a report has, unless the heads are sorted.
     """
 
     kind: type[Result]
@@ -526,10 +529,11 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
-    picture: "Callable[[Report, Collection[str]], DrawnBlock | None]" = lambda *_: None
+    picture: "Callable[[Report, Collection[str]], Panel | None]" = lambda *_: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
     page_picture: Callable[[Report], str] = lambda _: ""
     page_table: Callable[[Report], PageTable | None] | None = None
+    main: tuple[str, ...] = ()
 
     def suits(self, report: Report) -> bool:
         """Return True if the report has what the screen shows; an edited report may not."""

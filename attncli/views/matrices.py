@@ -354,12 +354,17 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Curves that share their axes. If `is_of_rows`, each row of a table is a curve over list indices."""
+    """Curves of `y_name` that share their axes, from the tensor or table `name`.
+
+    If `is_of_rows`, each row of a table is a curve over list indices.
+    """
 
     title: str
     x_name: str
     curves: list[Curve]
     is_of_rows: bool
+    name: str
+    y_name: str
 
 
 class Spreads(NamedTuple):
@@ -380,7 +385,7 @@ def report_curves(report: Report) -> Iterator[Curves]:
             if not np.isfinite(points[name]).any():
                 continue
             curve = Curve("", points[x_name], points[name])
-            yield Curves(f"{name} over {x_name}", x_name, [curve], is_of_rows=False)
+            yield Curves(f"{name} over {x_name}", x_name, [curve], False, name, name)
     for name, table in report.statistics.items():
         if isinstance(table, Table) and table:
             yield from _of_rows(name, table)
@@ -405,7 +410,7 @@ def _of_rows(name: str, table: Table) -> Iterator[Curves]:
             x = np.array(row[x_name], dtype=np.float64) if x_name in ACROSS else np.arange(len(y))
             curves.append(Curve(_row_name(first, row[first]), x, y))
         if all(np.isfinite(curve.y).all() for curve in curves):
-            yield Curves(f"{name}: {column} by {first}", x_name, curves, is_of_rows=True)
+            yield Curves(f"{name}: {column} by {first}", x_name, curves, True, name, column)
 
 
 def _row_name(column: str, cell: object) -> str:

@@ -339,30 +339,27 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
     return ": ".join(filter(None, (_title_name(report, name, without), _title_text(report))))
 
 
+def figure_title(report: Report) -> tuple[str, str]:
+    """Return what a figure shows, with the model even if it is the default one, and the text that was read."""
+    return _title_name(report, model=model_setting(report)), _title_text(report)
+
+
 def title_lines(report: Report, cells: int) -> list[str]:
-    """Return the title on one line if it fits, otherwise the text, shortened, on its own line.
-
-    If the line above the text is too long, the model is omitted, provided that the settings name it.
-    """
-    if cell_len(whole := title(report)) <= cells:
+    """Return the title on one line if it fits, otherwise the text, shortened, on its own line."""
+    name, text = figure_title(report)
+    if cell_len(whole := ": ".join(filter(None, (name, text)))) <= cells:
         return [whole]
-    name = _title_name(report)
-    spec_class = known_spec_class(report.experiment, report.spec)
-    if spec_class and "model" in spec_class.heading_keys and cell_len(name) > cells:
-        name = _title_name(report, has_model=False)
-    return [*wrap_cells(name, cells), *filter(None, [shortened_text(_title_text(report), cells)])]
+    return [*wrap_cells(name, cells), *filter(None, [shortened_text(text, cells)])]
 
 
-def _title_name(
-    report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
-) -> str:
+def _title_name(report: Report, name: str = "", without: Sequence[str] = (), model: str = "") -> str:
     """Return a title like `Self-attention, tiny-induction, head 0:2`."""
     own = next((kind.title for kind in _classes(report) if kind.title), "")
     spec_class = known_spec_class(report.experiment, report.spec)
     of_settings = spec_class.title_of(report.spec) if spec_class else ""
     parts = [name or of_settings or own or report.experiment]
-    keys = ("model", "pitfall") if has_model else ("pitfall",)
-    parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
+    named = (model or report.spec.get("model"), report.spec.get("pitfall"))
+    parts += [setting(value) for value in named if value]
     if not report.result.covers_all_heads:
         parts.append(place_text(report.spec))
     parts.append(report.result.about_example())

@@ -1,66 +1,171 @@
-"""The graph of the strongest edges as matplotlib draws it."""
+"""The graph of the strongest edges as matplotlib draws it: no edge lies behind a head."""
 
+from collections.abc import Iterator
+
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.path import Path
 
-from attncli.features.circuit.graphs import Graph
+from attncli.features.circuit.graphs import Edge, Graph
 from attncli.system.plain_text import plain_text
-from attncli.views.arrangement import Rigid
-from attncli.views.canvas import TITLE_HEIGHT, axes_at
+from attncli.views.canvas import LABEL_SIZE, LINE, SINGLE, axes_at, text_width, widest, write
 
-EDGE_COLOURS = {"key": "#c2410c", "query": "#1d4ed8", "value": "#15803d", "logit": "0.45"}
-ROW_HEIGHT, NODE_WIDTH, LEAST_GRAPH, ROW_LABEL = 0.62, 0.62, 4.0, 0.75
-THINNEST, THICKEST = 0.4, 3.0
+COLOURS = {"key": "#b45309", "query": "#1d4ed8", "value": "#15803d", "logit": "0.35"}
+STROKES = {"key": (0, ()), "query": (0, (4, 1.5)), "value": (0, (1, 1.2)), "logit": (0, (6, 1, 1, 1))}
+"""Strokes tell the sides apart in print without colour."""
+NAMES = {"key": "into keys", "query": "into queries", "value": "into values", "logit": "to the logits"}
+BOX_HEIGHT, ROW_HEIGHT, LEGEND = 0.16, 0.42, LABEL_SIZE * LINE
+LEAST_APART = 0.06
+"""The inches between a head and an edge that passes it."""
+THINNEST, THICKEST = 0.4, 2.0
+HEAD = 0.05
+"""The length of an arrow's head, in inches."""
 
 
-class GraphBlock(Rigid):
-    """Draws heads in one row per layer, lowest layer at the bottom; a thicker arrow is a stronger edge."""
+class GraphPanel:
+    """Heads in one row per layer, the lowest at the bottom; a thicker arrow is a stronger edge.
+
+    An edge leaves a head at the top and enters the later one from below. Where it passes a row, it runs
+    through the gap between two heads. A negative edge ends in a bar.
+    """
+
+    title = "strongest edges"
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.names = {name: plain_text(name) for name in graph.nodes}
+        self.box = widest([*self.names.values()]) + 0.1
         most = max(
             sum(row == node_row for _, node_row in graph.nodes.values()) for row in range(len(graph.rows))
         )
-        self.across = max(LEAST_GRAPH, NODE_WIDTH * most)
-        self.down = ROW_HEIGHT * len(graph.rows)
-        self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
+        self.left = widest(graph.rows) + 0.08
+        self.fits_single = self.left + most * (self.box + 4 * LEAST_APART) <= SINGLE
+        self.sides = [side for side in NAMES if any(edge.side == side for edge in graph.edges)]
+        self.has_negative = any(edge.strength < 0 for edge in graph.edges)
+        strongest = self.strongest
+        measures = " or ".join(dict.fromkeys(edge.measure for edge in graph.edges))
+        self.legend = (
+            f"The {len(graph.edges)} strongest edges between {len(graph.nodes)} nodes, in one row per layer. "
+            f"Width of an edge: {measures}, the widest {strongest:.3g} in absolute value."
+            f"{' Edges that end in a bar are negative.' if self.has_negative else ''}"
+        )
 
-    def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw the legend of the colours and, below it, the graph."""
-        total_width, total_height = figure.get_size_inches()
-        x = left
-        names = [("K keys", "key"), ("Q queries", "query"), ("V values", "value")]
-        if any(edge.strength < 0 for edge in self.graph.edges):
-            names.append(("dashed: negative", "logit"))
-        for text, side in names:
-            place = x / total_width, 1 - top / total_height
-            figure.text(*place, text, va="top", fontsize=8, color=EDGE_COLOURS[side])
-            x += 0.8
-        axes = axes_at(figure, left + ROW_LABEL, top + TITLE_HEIGHT, self.across, self.down)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
+    @property
+    def strongest(self) -> float:
+        """The largest strength, or 1 if all are 0, as for a text of one token."""
+        return max(abs(edge.strength) for edge in self.graph.edges) or 1.0
+
+    def height(self, width: float) -> float:
+        """Return the height of the legend and the rows."""
+        return LEGEND * 2 + 0.05 + ROW_HEIGHT * (len(self.graph.rows) - 1) + BOX_HEIGHT
+
+    def draw(self, figure: Figure, left: float, top: float, width: float) -> None:
+        """Draw the legend and, below it, the graph."""
+        self._draw_legend(figure, left, top, width)
+        across, down = width - self.left, self.height(width) - 2 * LEGEND - 0.05
+        axes = axes_at(figure, left + self.left, top + 2 * LEGEND + 0.05, across, down)
+        axes.set_xlim(0, across)
+        axes.set_ylim(-BOX_HEIGHT / 2, down - BOX_HEIGHT / 2)
         axes.set_axis_off()
-        # For a text of one token, all strengths are 0.
-        strongest = max(abs(edge.strength) for edge in self.graph.edges) or 1.0
-        for edge in self.graph.edges:
-            (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
-            # An arrow that skips rows bends around the heads in them.
-            bend = 0.12 if y1 - y0 > 1 else 0.0
-            axes.annotate(
-                "",
-                xy=(x1, y1),
-                xytext=(x0, y0),
-                arrowprops={
-                    "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
-                    "connectionstyle": f"arc3,rad={bend}",
-                    "color": EDGE_COLOURS[edge.side],
-                    "linestyle": "--" if edge.strength < 0 else "-",
-                    "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
-                    "shrinkA": 8,
-                    "shrinkB": 8,
-                },
+        half = self.box / 2
+        places = {
+            name: (min(max(x * across, half), across - half), row * ROW_HEIGHT)
+            for name, (x, row) in self.graph.nodes.items()
+        }
+        for edge, points in self._routes(places, across):
+            self._draw_edge(axes, edge, points)
+        for name, (x, y) in places.items():
+            box = (x - half, y - BOX_HEIGHT / 2), self.box, BOX_HEIGHT
+            style = "round,pad=0,rounding_size=0.03"
+            axes.add_patch(
+                FancyBboxPatch(*box, boxstyle=style, facecolor="white", edgecolor="0.4", linewidth=0.5)
             )
-        box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.6", "linewidth": 0.5}
-        for name, (x, row) in self.graph.nodes.items():
-            axes.text(x, row, plain_text(name), ha="center", va="center", fontsize=8, bbox=box)
+            axes.text(x, y, self.names[name], ha="center", va="center", fontsize=LABEL_SIZE)
         for row, name in enumerate(self.graph.rows):
-            axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
+            axes.text(-self.left, row * ROW_HEIGHT, name, va="center", fontsize=LABEL_SIZE, color="0.35")
+
+    def _draw_legend(self, figure: Figure, left: float, top: float, width: float) -> None:
+        """Draw a stroke per side, and what the ends mean, in two lines."""
+        axes = axes_at(figure, left, top, width, LEGEND)
+        axes.set_axis_off()
+        axes.set_xlim(0, width)
+        axes.set_ylim(0, 1)
+        x = 0.0
+        for side in self.sides:
+            axes.plot([x, x + 0.25], [0.5] * 2, color=COLOURS[side], linestyle=STROKES[side], linewidth=1)
+            axes.text(x + 0.29, 0.5, NAMES[side], va="center", fontsize=LABEL_SIZE)
+            x += 0.37 + text_width(NAMES[side])
+        ends = "; arrow: positive, bar: negative" if self.has_negative else ""
+        write(figure, f"thicker: stronger{ends}", left, top + LEGEND, LABEL_SIZE)
+
+    def _routes(
+        self, places: dict[str, tuple[float, float]], across: float
+    ) -> Iterator[tuple[Edge, list[tuple[float, float]]]]:
+        """Yield each edge with the points where it leaves, passes each row, and enters, weakest first."""
+        starts = {name: self._ports(name, places, is_start=True) for name in places}
+        entries = {name: self._ports(name, places, is_start=False) for name in places}
+        for edge in sorted(self.graph.edges, key=lambda edge: abs(edge.strength)):
+            x, y = starts[edge.start][edge], places[edge.start][1]
+            last_x, last_y = entries[edge.end][edge], places[edge.end][1]
+            points = [(x, y)]
+            for row in range(round(y / ROW_HEIGHT) + 1, round(last_y / ROW_HEIGHT)):
+                share = (row * ROW_HEIGHT - points[-1][1]) / (last_y - points[-1][1])
+                wanted = points[-1][0] + share * (last_x - points[-1][0])
+                points.append((self._gap(row, wanted, places, across), row * ROW_HEIGHT))
+            yield edge, [*points, (last_x, last_y)]
+
+    def _ports(
+        self, name: str, places: dict[str, tuple[float, float]], *, is_start: bool
+    ) -> dict[Edge, float]:
+        """Return where each edge meets the box: from left to right in the order of the other ends."""
+        edges = [edge for edge in self.graph.edges if name == (edge.start if is_start else edge.end)]
+        edges.sort(key=lambda edge: places[edge.end if is_start else edge.start][0])
+        room = self.box - 0.06
+        return {
+            edge: places[name][0] + room * ((number + 0.5) / len(edges) - 0.5)
+            for number, edge in enumerate(edges)
+        }
+
+    def _gap(self, row: int, x: float, places: dict[str, tuple[float, float]], across: float) -> float:
+        """Return the place nearest to x at which an edge passes a row without touching a head."""
+        reach = self.box / 2 + LEAST_APART
+        heads = [place for place, y in places.values() if round(y / ROW_HEIGHT) == row]
+
+        def is_free(x: float) -> bool:
+            return 0 <= x <= across and all(abs(x - head) >= reach - 1e-9 for head in heads)
+
+        candidates = [x, *(head + side * reach for head in heads for side in (-1, 1))]
+        free = [each for each in candidates if is_free(each)]
+        return min(free, key=lambda each: abs(each - x), default=x)
+
+    def _draw_edge(self, axes: Axes, edge: Edge, points: list[tuple[float, float]]) -> None:
+        """Draw curves between the rows, and straight upwards beside the heads of a row."""
+        half = BOX_HEIGHT / 2
+        (x, y), *others = points
+        y += half
+        vertices, codes = [(x, y)], [Path.MOVETO]
+        for number, (next_x, row_y) in enumerate(others):
+            is_last = number == len(others) - 1
+            next_y = row_y - half - (HEAD if is_last else 0.0)
+            middle = (y + next_y) / 2
+            vertices += [(x, middle), (next_x, middle), (next_x, next_y)]
+            codes += [Path.CURVE4] * 3
+            x, y = next_x, next_y
+            if not is_last:
+                y = row_y + half
+                vertices.append((x, y))
+                codes.append(Path.LINETO)
+        style = {"color": COLOURS[edge.side], "capstyle": "butt", "joinstyle": "round"}
+        width = THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / self.strongest
+        path = Path(vertices, codes)
+        line = {"linewidth": width, "linestyle": STROKES[edge.side]}
+        axes.add_patch(PathPatch(path, fill=False, **line, **style))
+        reach = 0.02 + width / 72
+        if edge.strength < 0:
+            end = [(x - reach, y + HEAD / 2), (x + reach, y + HEAD / 2)]
+            axes.add_patch(PathPatch(Path([(x, y), (x, y + HEAD / 2)]), fill=False, linewidth=width, **style))
+            axes.add_patch(PathPatch(Path(end), fill=False, linewidth=1, **style))
+        else:
+            end = [(x - reach, y), (x + reach, y), (x, y + HEAD)]
+            axes.add_patch(PathPatch(Path([*end, end[0]], closed=True), linewidth=0, **style))

@@ -32,7 +32,7 @@ from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, Sc
 from attncli.views.texts import NO_NUMBER, fixed, half_width, title, wrap_cells
 
 if TYPE_CHECKING:
-    from attncli.views.arrangement import DrawnBlock
+    from attncli.views.canvas import Panel
 
 
 def head_edges(result: Result | None) -> list[Edge]:
@@ -199,13 +199,13 @@ def _fed_most(report: Report) -> str | None:
     return None if edge is None else f"{edge.to_layer}:{edge.to_head}"
 
 
-def _picture(report: Report, names: Collection[str]) -> "DrawnBlock | None":
+def _picture(report: Report, names: Collection[str]) -> "Panel | None":
     graph = layered_graph(head_edges(report.result)) if "edges" in names else None
     if graph is None:
         return None
-    from attncli.features.circuit.picture import GraphBlock  # with matplotlib
+    from attncli.features.circuit.picture import GraphPanel  # with matplotlib
 
-    return GraphBlock(graph)
+    return GraphPanel(graph)
 
 
 READS = {"key": "the keys", "query": "the queries", "value": "the values"}

@@ -206,6 +206,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
     ),
     page_table=lambda _: PageTable("ways", ("way", "spearman", "first_agrees")),
     finding=_explanations_finding,
+    main=("way_relevance",),
 )
 """One line per source, with its rank in each way."""
 

@@ -225,5 +225,6 @@ WRITER_SCREEN = FirstScreen(
         Notes(),
     ),
     finding=_finding,
+    main=("lookback_ratio",),
 )
 """The prompt and the new text; where each token looked; the first heads; notes."""

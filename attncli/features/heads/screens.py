@@ -100,5 +100,6 @@ SURVEY_SCREEN = FirstScreen(
     next_steps=_next_steps,
     page_table=survey_table,
     finding=survey_finding,
+    main=("previous_token",),
 )
 """The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

@@ -103,7 +103,8 @@ def _gradient_norms(report: Report, names: Collection[str]) -> Iterator[Curves]:
     if "sharpness" in names:
         sharpness = report.result_of(ScaleEffects).sharpness
         factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")
-        yield Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)
+        curve = Curve("", factors, norms)
+        yield Curves("gradient norm by factor", "factor", [curve], True, "gradient_norm", "gradient norm")
 
 
 def _finding(report: Report) -> Iterator[str]:
@@ -133,4 +134,5 @@ SCALE_SCREEN = FirstScreen(
     figures=_gradient_norms,
     page_table=lambda _: PageTable("sharpness", ("factor", "max_weight", "entropy", "gradient_norm")),
     finding=_finding,
+    main=("sharpness",),
 )

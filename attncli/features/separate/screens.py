@@ -172,6 +172,7 @@ SEPARATE_SCREEN = FirstScreen(
     page_picture=lambda _: "curves",
     page_table=lambda _: PageTable("detectors", ("detector", "auroc", "lower", "upper")),
     finding=_separate_finding,
+    main=("auroc_above_chance",),
 )
 """The verdict; each detector by group; heads; misclassified texts."""
 

@@ -240,6 +240,7 @@ SOURCE_SCREEN = FirstScreen(
     next_steps=_next_steps,
     page_table=lambda _: PageTable("sources", ("name", "lost", "all_heads")),
     finding=_finding,
+    main=("source_weights",),
 )
 """One line per source; the answer with its sources; the agreement of weights with removal."""
 

@@ -293,6 +293,7 @@ WATCH_SCREEN = FirstScreen(
     if_empty={"changes": "No head changed its pattern."},
     page_table=lambda _: PageTable("patterns", ("pattern", "first_step", "heads")),
     finding=_watch_finding,
+    main=("patterns",),
 )
 """Numbers and counts of patterns over the steps, the heads at the last step, and changes."""
 

@@ -28,7 +28,8 @@ SOURCES = ("a b c", "c d a", "b a b")
 FILES = {
     "texts.txt": "the cat sat on the mat\nthe dog ran on and the cat ran\na b c a b c\n",
     "prompts.jsonl": "".join(
-        json.dumps({"sentence": " b?", "context": "\n".join(SOURCES[n:] + SOURCES[:n]), "answer": " a"}) + "\n"
+        json.dumps({"sentence": " b?", "context": "\n".join(SOURCES[n:] + SOURCES[:n]), "answer": " a"})
+        + "\n"
         for n in range(3)
     ),
     "few.conllu": "\n\n".join((ROOT / "configs" / "alice.conllu").read_text().split("\n\n")[:4]) + "\n\n",
