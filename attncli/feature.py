@@ -106,7 +106,8 @@ class View(NamedTuple):
     report's main table, or the one that `--show` names, or else raises attncli.views.NoSuchTable.
     `has_steps`: it shows explanations. `has_title`: `--title` replaces its title. `for_other_programs`:
     people do not open such files themselves. `for_terminals`: it uses the terminal's encoding instead of
-    UTF-8.
+    UTF-8. `caption` is the place of a function `caption(report, display)` for a figure, whose width
+    `--figure-width` sets: its text is written beside the file.
     """
 
     write: str
@@ -122,6 +123,7 @@ class View(NamedTuple):
     has_title: bool = False
     for_other_programs: bool = False
     for_terminals: bool = False
+    caption: str = ""
 
 
 class LayerSource(NamedTuple):

@@ -32,7 +32,7 @@ from attncli.settings.text import FILE_SETTINGS, PATH_KEYS
 from attncli.system.files import stdin_bytes, wait_for_bytes
 from attncli.system.plain_text import MAX_DIGITS, whole_number
 from attncli.system.platforms import terminal_size
-from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
+from attncli.views import COLOR_DEPTHS, FIGURE_WIDTHS, PARTS, SCALES, VIEWS, Display
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +241,13 @@ SCALE_COLORS = option(
     group="Output",
 )
 TITLE = option("--title", "Title of the picture, page or heatmap.", "TEXT", group="Output")
+FIGURE_WIDTH = option(
+    "--figure-width",
+    "Width of a figure: one column of a paper (8.5 cm) or both (17.5 cm). [default: the narrower one that is "
+    "legible]",
+    choices=FIGURE_WIDTHS,
+    group="Output",
+)
 SKIP_FIRST_KEYS = option(
     "--skip-first-keys",
     "Exclude the first N keys from the colour scale. [default: 0]",
@@ -271,7 +278,7 @@ CONFIG = option(
 )
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_FIRST_KEYS)
-OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
+OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, FIGURE_WIDTH, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:

@@ -29,12 +29,22 @@ from attncli.commands.command import (
 from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
-from attncli.feature import View
+from attncli.feature import View, load_place
 from attncli.settings import SPECS
 from attncli.system.files import STORE_SUFFIXES
 from attncli.system.plain_text import plain_text, whole_number
 from attncli.system.platforms import is_alive, lock_file, terminal_size
-from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
+from attncli.views import (
+    FIGURE_WIDTHS,
+    PARTS,
+    SUFFIXES,
+    VIEWS,
+    Display,
+    NoSuchTable,
+    NothingToDraw,
+    Write,
+    load_view,
+)
 
 if TYPE_CHECKING:
     from webbrowser import BaseBrowser
@@ -307,6 +317,7 @@ class Destination:
         show: Sequence[str] = (),
         title: str | None = None,
         step: str | None = None,
+        figure_width: str | None = None,
         *,
         open: bool = False,
         several: bool = False,
@@ -337,7 +348,15 @@ class Destination:
         if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
             raise UserError(f"--title: {self.format} has no title; --title works with {titled}")
-        self.display = replace(display, title=title, step=checked_step(step, self.format, display))
+        if figure_width is not None:
+            refuse_unknown("--figure-width", figure_width, FIGURE_WIDTHS)
+            if not self.view.caption:
+                figures = ", ".join(name for name, view in VIEWS.items() if view.caption)
+                raise UserError(
+                    f"--figure-width: {self.format} has no width; --figure-width works with {figures}"
+                )
+        step_number = checked_step(step, self.format, display)
+        self.display = replace(display, title=title, figure_width=figure_width, step=step_number)
         self.color = color
         if self.view.writes_bytes and self.path is None and sys.stdout.isatty():
             remedy = f"use -o FILE.{self.format} or a pipe"
@@ -366,9 +385,13 @@ class Destination:
         colors = color_depth(self.color, is_terminal) if self.path is not None or _has_blocks() else "none"
         columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
         display = replace(self.display, width=columns, height=lines, colors=colors)
+        caption = None
+        if self.view.caption:
+            (report,) = reports
+            reports, caption = [report], self._caption_of(report, display)
         try:
             with (
-                written_stream(self.path, self.view) as stream,
+                written_stream(self.path, self.view, caption) as stream,
                 progress_line() as line,
             ):
                 reports = with_write_progress(reports, self.path, line)
@@ -388,6 +411,14 @@ class Destination:
             is_opened = self.browser.open(self.path.resolve().as_uri())
             if not is_opened:
                 raise RunError(f"--open: the browser could not be started: open {self.path} yourself")
+
+    def _caption_of(self, report: "Report", display: Display) -> Callable[[], str] | None:
+        """Return what makes the caption of a figure, or None unless a figure is written to a file."""
+        if self.path is None or not self.view.caption or (self.path.exists() and not self.path.is_file()):
+            return None
+        from attncli.views.texts import readable
+
+        return lambda: load_place(self.view.caption)(readable(report), display)
 
     def _is_walked(self) -> bool:
         """Return True if a complete explanation is to be shown step by step in an interactive terminal."""
@@ -543,14 +574,29 @@ def chosen_format(
     return suffixes[suffix]
 
 
+def caption_path(path: Path) -> Path:
+    """Return the file beside a figure that has its caption, such as `map.pdf.caption.txt`."""
+    return path.with_name(f"{path.name}.caption.txt")
+
+
 @contextmanager
-def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
-    """Yield a text or binary stream to standard output, or to a file that is replaced only on success."""
+def written_stream(
+    path: Path | None, view: View, caption: Callable[[], str] | None = None
+) -> Iterator[IO[Any]]:
+    """Yield a text or binary stream to standard output, or to a file that is replaced only on success.
+
+    The caption of a figure is written beside the file, which is replaced last.
+    """
     if path is not None:
+        beside = caption_path(path)
         with _whole_file(path, view.writes_bytes) as stream:
             yield stream
+            if caption is not None:
+                with _whole_file(beside, is_binary=False) as text:
+                    text.write(caption())
         if sys.stderr.isatty():
-            print(f"wrote {plain_text(str(path))}", file=sys.stderr)
+            also = "" if caption is None else f" and its caption, {plain_text(beside.name)}"
+            print(f"wrote {plain_text(str(path))}{also}", file=sys.stderr)
         return
     if not view.for_terminals and isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")

@@ -573,7 +573,7 @@ def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
 
 # fmt: off
 COMMAND_FLAGS = {
-    "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
+    "format", "output", "open", "title", "figure_width", "show", "step", "precision", "color", "scale_colors",
     "skip_first_keys", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights",
     "workers", "scheduler", "fail_fast", "expect", "debug",
 }

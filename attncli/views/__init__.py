@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
+CAPTION = f"{__name__}.pictures:caption"
 VIEWS = {
     "table": View("tables:write", (".txt",), has_steps=True, for_terminals=True),
     "json": View("data:write_json", (".json",), whole=True, spells_tokens=True),
@@ -30,9 +31,9 @@ VIEWS = {
     "md": View("tables:write_markdown", (".md", ".markdown"), has_steps=True),
     "heatmap": View("heatmap:write", draws=True, has_title=True, for_terminals=True),
     "html": View("page:write", (".html", ".htm"), draws=True, whole=True, has_title=True),
-    "png": View("pictures:write_png", (".png",), PLOT, True, True, True, has_title=True),
-    "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, has_title=True),
-    "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, has_title=True),
+    "png": View("pictures:write_png", (".png",), PLOT, True, True, True, has_title=True, caption=CAPTION),
+    "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, has_title=True, caption=CAPTION),
+    "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, has_title=True, caption=CAPTION),
 }
 VIEWS = {name: view._replace(write=f"{__name__}.{view.write}") for name, view in VIEWS.items()}
 for feature in installed_features().values():
@@ -51,6 +52,7 @@ LEAST_WIDTH = 60
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # The parts that can be shown alone; views/matrices.py says what belongs to each.
 PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
+FIGURE_WIDTHS = ("single", "double")
 # How the colours of a heatmap are distributed over its numbers.
 SCALES = ("linear", "log", "row")
 
@@ -64,8 +66,8 @@ class Display:
     `skip_first_keys` keys are excluded from the colour scale and left blank. Vectors show at most `most_dims`
     numbers (None: as many as fit). `show` holds the requested parts; if it is empty, a view with first
     screens shows one, with `screen_precision` decimals. The picture of a single map has at most `map_lines`
-    lines. `title` replaces a picture's title; `figure_width` is the width of a figure, single or double (None:
-    the narrower one that is legible). `step` is the only step of an explanation to show, from 1.
+    lines. `title` replaces a picture's title. `figure_width` is single or double: one column of a paper, or
+    both (None: the narrower that is legible). `step` is the only step of an explanation to show, from 1.
     `is_saved`: the report comes from a file, to which the next commands apply.
     """
 

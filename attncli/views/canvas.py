@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import count
+from itertools import count, pairwise
 from typing import Protocol
 from unicodedata import bidirectional
 
@@ -25,7 +25,8 @@ CENTIMETRES = 2.54
 SINGLE, DOUBLE = 8.5 / CENTIMETRES, 17.5 / CENTIMETRES
 """The widths of one column and of both columns of a paper, in inches."""
 WIDTHS = {"single": SINGLE, "double": DOUBLE}
-DOTS_PER_INCH = 300
+DOTS_PER_INCH, VECTOR_DOTS = 300, 600
+"""The dots per inch of a PNG, and of the maps within an SVG or a PDF: more than programs blur."""
 TITLE_SIZE, NAME_SIZE, LABEL_SIZE = 8.0, 7.0, 6.0
 """Points of titles, of the names of axes, and of all other text: the smallest."""
 LINE = 1.3 / 72
@@ -128,8 +129,8 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
     return rgb
 
 
-SHARP = 400
-"""The least dots per inch of an image: programs that show a PDF blur only the edges of larger dots."""
+MOST_DOTS = 2000
+"""The dots along each side of a finely drawn image: more than the space in the figure has."""
 
 
 def draw_image(axes: Axes, rgb: np.ndarray) -> None:
@@ -138,13 +139,14 @@ def draw_image(axes: Axes, rgb: np.ndarray) -> None:
     inches = axes.get_position().size * axes.get_figure().get_size_inches()  # type: ignore[union-attr]
     is_fine = max(columns / inches[0], rows / inches[1]) > DOTS_PER_INCH
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    for axis, (entries, side) in enumerate(zip((rows, columns), inches[::-1].tolist(), strict=True)):
-        rgb = rgb.repeat(max(1, int(np.ceil(SHARP * side / entries))), axis)
-    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "none", extent=extent)
+    if is_fine:
+        for axis, count in enumerate((rows, columns)):
+            rgb = rgb.repeat(max(1, MOST_DOTS // count), axis)
+    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest", extent=extent)
 
 
 def number_texts(matrix: Matrix, size: tuple[float, float], precision: int) -> list[list[str]] | None:
-    """Return the text of each number, without the zero before the point if needed, or None if some do not fit."""
+    """Return the text of each number, without a zero before the point if needed; None if any does not fit."""
     num_rows, num_columns = matrix.values.shape
     room = size[0] / num_columns - NUMBER_GAP
     if size[1] / num_rows < LABEL_SIZE * LINE or room < text_width("0"):
@@ -186,8 +188,8 @@ BAR_HEIGHT, MOST_DECADES = 0.07, 5
 BAR_ABOVE = NAME_SIZE * LINE + 0.02
 BAR_SPACE = BAR_ABOVE + BAR_HEIGHT + LABEL_SIZE * LINE + 0.08
 """The height that a colour bar takes, with its name and its numbers."""
-LEAST_APART = 0.45
-"""The inches between two numbers of a colour bar."""
+LEAST_APART, NEGLIGIBLE = 0.45, 1e-4
+"""The inches between two numbers of a colour bar, and the share of its high end that is written as 0."""
 
 
 def draw_bar(
@@ -229,7 +231,7 @@ def draw_bar(
 def _draw_bar_signs(axes: Axes, low: float) -> None:
     """Cross out the negative half of a bar as often as cells that are as tall as the bar."""
     ends = np.linspace(low, 0.0, 12)
-    lines = [[(one, 0.0), (other, 1.0)] for one, other in zip(ends[:-1], ends[1:], strict=True)]
+    lines = [[(one, 0.0), (other, 1.0)] for one, other in pairwise(ends)]
     axes.add_collection(LineCollection(lines, colors="black", linewidths=STROKE), autolim=False)
 
 
@@ -254,4 +256,6 @@ def _bar_ticks(
         places = (values - low) / (high - low)
         inner = np.array([0.0]) if shade.is_diverging else values[(places > apart) & (1 - places > apart)]
     ticks = [low, *inner.tolist(), high]
-    return ticks, [f"{tick:.3g}" for tick in ticks]
+    texts = [f"{tick:.3g}" for tick in ticks]
+    # Of rounding errors beside large numbers, nobody reads `8.21e-07`.
+    return ticks, texts if is_log or abs(low) > NEGLIGIBLE * high else ["0", *texts[1:]]

@@ -52,21 +52,22 @@ AXIS_NAME, TICK = NAME_SIZE * LINE + 0.02, 0.06
 PITCH = LABEL_SIZE * LINE
 """The least height of a row with a label."""
 LARGEST_CELL, LARGEST_ROW, TALLEST = 0.8, 0.25, 1.15
-"""The largest cell, in inches; the tallest row of another map; the greatest height as a share of the width."""
+"""The inches of the largest cell and of the tallest row of other maps; the greatest height per width."""
 LONGEST_PAGE = 8.5
 """The greatest height of a figure with a row for each layer."""
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The first matrices of one tensor, or of compared tensors, out of `total`.
+    """The first matrices of one tensor, or of compared tensors, out of `total`, and their axes.
 
-    `name` is the tensor's, or the statistic's of a grid of heads. The tensors in `compared` share the colours.
+    `name` is the tensor's, or the statistic's of a grid of heads. The tensors in `compared` share its
+    colours.
     """
 
     name: str
     title: str
-    columns: LabelledAxis
+    axes: tuple[LabelledAxis, LabelledAxis]
     matrices: list[Matrix]
     total: int
     compared: Sequence[np.ndarray] = ()
@@ -82,13 +83,22 @@ class Maps:
         name = in_words(self.name).replace("_", " ")
         return unit if unit in (name, name.removesuffix("s")) or "score" in unit else f"{name} ({unit})"
 
+    @property
+    def axis_names(self) -> tuple[str, str]:
+        """What runs along the rows and the columns, with the size of pooled blocks."""
+        first, second = (
+            axis_name(axis.name) + (f" of {axis.step} {axis.noun}s" if axis.step > 1 else "")
+            for axis in self.axes
+        )
+        return first, second
+
     def shaded(self, display: Display) -> Shading:
         """Return the positions of all numbers on one colour map."""
         first = self.matrices[0]
         return shading(
             np.stack([matrix.drawn for matrix in self.matrices]),
             colour_scale(display.scale_colors, first.axes),
-            skip_keys=self.columns.skipped(display.skip_first_keys),
+            skip_keys=self.axes[1].skipped(display.skip_first_keys),
             from_zero=first.is_weights,
             compared=self.compared,
         )
@@ -195,19 +205,19 @@ class MapPanel:
         set_labels(axes.yaxis, rows, size[1])
         set_labels(axes.xaxis, columns, size[0], needed=PITCH if is_upright else widest(columns) + 0.05)
         axes.tick_params(axis="x", labelrotation=90 if is_upright else 0)
-        draw_axis_names(figure, self.matrix.axes, (left, x, y), size, below)
+        draw_axis_names(figure, self.maps.axis_names, (left, x, y), size, below)
 
 
 def draw_axis_names(
     figure: Figure,
-    axes: tuple[str, str],
+    names: tuple[str, str],
     corner: tuple[float, float, float],
     size: tuple[float, float],
     below: float,
 ) -> None:
     """Write what runs along the rows, at the left edge, and along the columns, below their labels."""
     edge, x, y = corner
-    row, column = map(axis_name, axes)
+    row, column = names
     middle = {"ha": "center", "va": "center", "rotation": 90}
     write(figure, row, edge + NAME_SIZE * LINE / 2, y + size[1] / 2, NAME_SIZE, **middle)
     write(figure, column, x + size[0] / 2, y + size[1] + below, NAME_SIZE, ha="center")
@@ -229,7 +239,8 @@ class GridPanel:
         self.shading = maps.shaded(display)
         self.precision = display.screen_precision
         count = len(maps.matrices)
-        self.columns = next(n for n in (4, 3, 2, 5, 1) if count % n == 0 or (n < count and count > 5))
+        full = (n for n in (4, 3, 5, 2) if count % n == 0 and count // n <= n + 1)
+        self.columns = next(full, min(count, 4))
         self.rows = -(-count // self.columns)
         self.names = list(maps.panel_names) or [", ".join(place_names(m.place)) for m in maps.matrices]
         self.title = maps.title
@@ -280,7 +291,7 @@ class GridPanel:
             set_labels(axes.yaxis, rows if column == 0 else [], size[1])
             set_labels(axes.xaxis, columns if is_lowest else [], size[0])
             axes.tick_params(axis="x", labelrotation=90)
-        draw_axis_names(figure, self.first.axes, (left, x, y), whole, TICK + widest(columns))
+        draw_axis_names(figure, self.maps.axis_names, (left, x, y), whole, TICK + widest(columns))
 
 
 class AtlasPanel:
@@ -313,7 +324,7 @@ class AtlasPanel:
         self.title = maps.title
         part = f": the first {count:,} of {maps.total:,}" if maps.total > count else ""
         num_rows, num_columns = first.values.shape
-        rows_name, columns_name = map(axis_name, first.axes)
+        rows_name, columns_name = maps.axis_names
         self.legend = (
             f"{maps.title}{part}. Each map: {num_rows} × {num_columns}, {rows_name}s from top to bottom, "
             f"{columns_name}s from left to right. {range_sentence(maps, self.shading)}"
@@ -468,10 +479,9 @@ class ChartPanel:
         for number, (name, line) in enumerate(zip(names, axes.lines, strict=True)):
             row, column = divmod(number, columns)
             x, y = column * entry, (row + 0.5) * height
-            legend.plot(
-                [x, x + HANDLE / 2, x + HANDLE - 0.04], [y] * 3, line.get_linestyle(), color=line.get_color(),
-                marker=line.get_marker(), markevery=[1], markersize=line.get_markersize(), lw=line.get_linewidth(),
-            )  # fmt: skip
+            (handle,) = legend.plot([x, x + HANDLE / 2, x + HANDLE - 0.04], [y] * 3)
+            handle.update_from(line)
+            handle.set_markevery([1])
             legend.text(x + HANDLE, y, name, va="center", fontsize=LABEL_SIZE)
 
     def _draw_curves(self, axes: Axes, part: Curves) -> None:

@@ -1,4 +1,4 @@
-"""A report as a PNG, SVG or PDF figure for a paper, drawn by matplotlib in the width of one or two columns."""
+"""A report as a PNG, SVG or PDF figure, drawn by matplotlib in the width of a paper's column or of both."""
 
 import io
 import re
@@ -15,6 +15,7 @@ from matplotlib.font_manager import fontManager
 from attncli.core.process import quiet_warnings
 from attncli.records.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.system.plain_text import plain_text
+from attncli.system.version import __version__
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.canvas import (
     CENTIMETRES,
@@ -23,6 +24,7 @@ from attncli.views.canvas import (
     LINE,
     NAME_SIZE,
     TITLE_SIZE,
+    VECTOR_DOTS,
     WIDTHS,
     Panel,
     shortened_to,
@@ -44,6 +46,7 @@ from attncli.views.overlays import Overlays, report_overlays
 from attncli.views.panels import MOST_PANELS, AtlasPanel, ChartPanel, GridPanel, MapPanel, Maps
 from attncli.views.tables import first_screen
 from attncli.views.texts import (
+    comparison,
     figure_title,
     heading,
     labelled_axes,
@@ -134,7 +137,7 @@ def _maps(report: Report, drawn: Mapping[str, NamedTensor], names: list[str]) ->
     return Maps(
         name,
         " and ".join(words),
-        labelled_axes(report, matrices[0])[1],
+        labelled_axes(report, matrices[0]),
         matrices,
         1 if is_one else len(names) * int(np.prod(tensor.values.shape[:-2])),
         compared,
@@ -225,7 +228,7 @@ def fitted_title(report: Report, display: Display, width: float) -> list[str]:
     own = None if display.title is None else plain_text(display.title).strip()
     if own == "":
         return []
-    for cells in range(int(width / text_width("n", TITLE_SIZE)), 10, -1):
+    for cells in range(int(1.3 * width / text_width("n", TITLE_SIZE)), 10, -1):
         lines = title_lines(report, cells) if own is None else _lines(own, cells)
         if max(text_width(line, TITLE_SIZE) for line in lines) <= width:
             break
@@ -246,7 +249,7 @@ def draw(report: Report, display: Display) -> Figure:
     width = WIDTHS[width_of(panels, display)]
     inner = width - 2 * MARGIN
     lines = [(text, TITLE_SIZE) for text in fitted_title(report, display, inner)]
-    below = [untrained(report), report.how_to_read.partition(";")[0] if report.result.explains_figure else ""]
+    below = [comparison(report), untrained(report), report.how_to_read.partition(";")[0] if report.result.explains_figure else ""]
     for text in filter(None, below if lines else ()):
         cells = int(inner / text_width("n"))
         lines += [(shortened_to(line, inner), LABEL_SIZE) for line in wrap_cells(plain_text(text), cells)]
@@ -288,20 +291,24 @@ def caption(report: Report, display: Display) -> str:
     """Return the caption of a figure: its title, its marks, how to read it, the settings and versions."""
     panels = panels_of(report, display)
     screen = first_screen(report.result)
-    finding = screen.finding(report) if screen is not None and screen.finding and screen.suits(report) else ()
+    finding = ""
+    if screen is not None and screen.finding is not None and screen.suits(report):
+        finding = " ".join(screen.finding(report))
     own = None if display.title is None else plain_text(display.title).strip()
     settings = (f"{key} {plain_text(str(value))}" for key, value in report.spec.items() if value is not None)
     versions = ", ".join(f"{name} {plain_text(version)}" for name, version in report.environment.items())
     name = width_of(panels, display)
     paragraphs = [
         ": ".join(filter(None, figure_title(report))) if own is None else own,
-        " ".join(finding),
+        plain_text(report.about),
+        finding,
         *(panel.legend for panel in panels),
-        plain_text(report.how_to_read),
+        "" if plain_text(report.how_to_read) in finding else plain_text(report.how_to_read),
         *map(plain_text, report.notes),
         f"{heading(report)}.",
         f"Settings: {'; '.join(settings)}.",
-        f"Versions: {versions}. Width: {CENTIMETRES * WIDTHS[name]:.1f} cm ({name} column).",
+        f"Computed with: {versions}." if versions else "",
+        f"Drawn by attn {__version__}, {CENTIMETRES * WIDTHS[name]:.1f} cm wide ({name} column).",
     ]
     return "\n".join(filter(None, paragraphs)) + "\n"
 
@@ -311,6 +318,7 @@ def searchable(drawn: str, written: str) -> str:
 
     The shapes look the same without the font; a reader finds and copies the texts.
     """
+    drawn = re.sub(r"<!--.*?-->", "", drawn, flags=re.DOTALL)  # matplotlib writes each text in a comment
     texts = "\n".join(re.findall(r"<text .*?</text>", written, re.DOTALL))
     end = drawn.rindex("</svg>")
     return f'{drawn[:end]} <g opacity="0">\n{texts}\n </g>\n{drawn[end:]}'
@@ -332,7 +340,8 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
                     )
                 else:
                     picture = io.BytesIO()
-                    figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+                    dots = DOTS_PER_INCH if kind == "png" else VECTOR_DOTS
+                    figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=dots)
                     content = picture.getvalue()
             stream.write(content)
 
@@ -343,7 +352,7 @@ def _svg(figure: Figure, metadata: Mapping[str, str | None], fonts: str) -> str:
     """Return a figure as SVG with its letters as shapes (`path`) or as text (`none`)."""
     picture = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": fonts}):
-        figure.savefig(picture, format="svg", metadata=dict(metadata), dpi=DOTS_PER_INCH)
+        figure.savefig(picture, format="svg", metadata=dict(metadata), dpi=VECTOR_DOTS)
     return picture.getvalue()
 
 

@@ -340,7 +340,7 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
 
 
 def figure_title(report: Report) -> tuple[str, str]:
-    """Return what a figure shows, with the model even if it is the default one, and the text that was read."""
+    """Return what a figure shows, with the model even if it is the default, and the text that was read."""
     return _title_name(report, model=model_setting(report)), _title_text(report)
 
 
@@ -379,9 +379,14 @@ def _classes(report: Report) -> Iterable[type[Result]]:
     return experiment_kinds(report.experiment).values() if is_untyped else [type(report.result)]
 
 
+def comparison(report: Report) -> str:
+    """Return what a report compares, or an empty string unless its title says that it compares something."""
+    return plain_text(report.about) if any(kind.compares for kind in _classes(report)) else ""
+
+
 def subtitle(report: Report) -> str:
     """Return the settings, preceded by what a comparison varies and a note on random weights."""
-    lead = [plain_text(report.about)] if any(kind.compares for kind in _classes(report)) else []
+    lead = list(filter(None, [comparison(report)]))
     if warning := untrained(report):
         return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
     return " ".join([*lead, ", ".join(_settings(report))])

@@ -14,13 +14,36 @@ from attncli.views.canvas import LABEL_SIZE, LINE, SINGLE, axes_at, text_width, 
 COLOURS = {"key": "#b45309", "query": "#1d4ed8", "value": "#15803d", "logit": "0.35"}
 STROKES = {"key": (0, ()), "query": (0, (4, 1.5)), "value": (0, (1, 1.2)), "logit": (0, (6, 1, 1, 1))}
 """Strokes tell the sides apart in print without colour."""
-NAMES = {"key": "into keys", "query": "into queries", "value": "into values", "logit": "to the logits"}
-BOX_HEIGHT, ROW_HEIGHT, LEGEND = 0.16, 0.42, LABEL_SIZE * LINE
-LEAST_APART = 0.06
-"""The inches between a head and an edge that passes it."""
+NAMES = {"key": "into keys", "query": "queries", "value": "values", "logit": "logits"}
+BOX_HEIGHT, LEGEND = 0.16, LABEL_SIZE * LINE
+LEAST_ROW, LARGEST_ROW, USUAL_HEIGHT = 0.42, 0.8, 3.0
+"""The inches from one row to the next: as many as give the usual height, within limits."""
+PORT = 0.07
+"""The inches between two edges at a box."""
+LEAST_APART, EDGES_APART = 0.06, 0.04
+"""The inches between a head and an edge that passes it, and between two such edges."""
 THINNEST, THICKEST = 0.4, 2.0
 HEAD = 0.05
 """The length of an arrow's head, in inches."""
+
+
+Box = tuple[float, float, float]
+"""The middle of a head's box, and its width."""
+
+
+def _gap(heads: list[Box], taken: list[float], x: float, across: float) -> float:
+    """Return the place nearest to x where an edge passes a row: apart from heads, and from other edges."""
+
+    def is_free(x: float, apart: float) -> bool:
+        is_beside = all(abs(x - head) >= size / 2 + LEAST_APART - 1e-9 for head, _, size in heads)
+        return 0 <= x <= across and is_beside and all(abs(x - other) >= apart - 1e-9 for other in taken)
+
+    beside = [head + side * (size / 2 + LEAST_APART) for head, _, size in heads for side in (-1, 1)]
+    beside += [other + side * EDGES_APART for other in taken for side in (-1, 1)]
+    for apart in (EDGES_APART, 0.0):
+        if free := [each for each in (x, *beside) if is_free(each, apart)]:
+            return min(free, key=lambda each: abs(each - x))
+    return x
 
 
 class GraphPanel:
@@ -39,6 +62,7 @@ class GraphPanel:
         most = max(
             sum(row == node_row for _, node_row in graph.nodes.values()) for row in range(len(graph.rows))
         )
+        self.row_height = min(max(USUAL_HEIGHT / max(1, len(graph.rows) - 1), LEAST_ROW), LARGEST_ROW)
         self.left = widest(graph.rows) + 0.08
         self.fits_single = self.left + most * (self.box + 4 * LEAST_APART) <= SINGLE
         self.sides = [side for side in NAMES if any(edge.side == side for edge in graph.edges)]
@@ -52,13 +76,17 @@ class GraphPanel:
         )
 
     @property
+    def _ends(self) -> tuple[list[str], list[str]]:
+        return [edge.start for edge in self.graph.edges], [edge.end for edge in self.graph.edges]
+
+    @property
     def strongest(self) -> float:
         """The largest strength, or 1 if all are 0, as for a text of one token."""
         return max(abs(edge.strength) for edge in self.graph.edges) or 1.0
 
     def height(self, width: float) -> float:
         """Return the height of the legend and the rows."""
-        return LEGEND * 2 + 0.05 + ROW_HEIGHT * (len(self.graph.rows) - 1) + BOX_HEIGHT
+        return LEGEND * 2 + 0.05 + self.row_height * (len(self.graph.rows) - 1) + BOX_HEIGHT
 
     def draw(self, figure: Figure, left: float, top: float, width: float) -> None:
         """Draw the legend and, below it, the graph."""
@@ -68,22 +96,18 @@ class GraphPanel:
         axes.set_xlim(0, across)
         axes.set_ylim(-BOX_HEIGHT / 2, down - BOX_HEIGHT / 2)
         axes.set_axis_off()
-        half = self.box / 2
-        places = {
-            name: (min(max(x * across, half), across - half), row * ROW_HEIGHT)
-            for name, (x, row) in self.graph.nodes.items()
-        }
-        for edge, points in self._routes(places, across):
+        boxes = self._boxes(across)
+        for edge, points in self._routes(boxes, across):
             self._draw_edge(axes, edge, points)
-        for name, (x, y) in places.items():
-            box = (x - half, y - BOX_HEIGHT / 2), self.box, BOX_HEIGHT
+        for name, (x, y, size) in boxes.items():
+            box = (x - size / 2, y - BOX_HEIGHT / 2), size, BOX_HEIGHT
             style = "round,pad=0,rounding_size=0.03"
             axes.add_patch(
                 FancyBboxPatch(*box, boxstyle=style, facecolor="white", edgecolor="0.4", linewidth=0.5)
             )
             axes.text(x, y, self.names[name], ha="center", va="center", fontsize=LABEL_SIZE)
         for row, name in enumerate(self.graph.rows):
-            axes.text(-self.left, row * ROW_HEIGHT, name, va="center", fontsize=LABEL_SIZE, color="0.35")
+            axes.text(-self.left, row * self.row_height, name, va="center", fontsize=LABEL_SIZE, color="0.35")
 
     def _draw_legend(self, figure: Figure, left: float, top: float, width: float) -> None:
         """Draw a stroke per side, and what the ends mean, in two lines."""
@@ -99,45 +123,43 @@ class GraphPanel:
         ends = "; arrow: positive, bar: negative" if self.has_negative else ""
         write(figure, f"thicker: stronger{ends}", left, top + LEGEND, LABEL_SIZE)
 
+    def _boxes(self, across: float) -> dict[str, Box]:
+        """Return the middle and the width of each box: as wide as its edges need, if the row has room."""
+        boxes: dict[str, Box] = {}
+        for name, (x, row) in self.graph.nodes.items():
+            count = sum(other_row == row for _, other_row in self.graph.nodes.values())
+            edges = max(sum(name == end for end in ends) for ends in self._ends)
+            size = max(self.box, min(PORT * edges, across / count - 4 * LEAST_APART))
+            boxes[name] = min(max(x * across, size / 2), across - size / 2), row * self.row_height, size
+        return boxes
+
     def _routes(
-        self, places: dict[str, tuple[float, float]], across: float
+        self, boxes: dict[str, Box], across: float
     ) -> Iterator[tuple[Edge, list[tuple[float, float]]]]:
         """Yield each edge with the points where it leaves, passes each row, and enters, weakest first."""
-        starts = {name: self._ports(name, places, is_start=True) for name in places}
-        entries = {name: self._ports(name, places, is_start=False) for name in places}
+        starts = {name: self._ports(name, boxes, is_start=True) for name in boxes}
+        entries = {name: self._ports(name, boxes, is_start=False) for name in boxes}
+        passed: dict[int, list[float]] = {}
         for edge in sorted(self.graph.edges, key=lambda edge: abs(edge.strength)):
-            x, y = starts[edge.start][edge], places[edge.start][1]
-            last_x, last_y = entries[edge.end][edge], places[edge.end][1]
-            points = [(x, y)]
-            for row in range(round(y / ROW_HEIGHT) + 1, round(last_y / ROW_HEIGHT)):
-                share = (row * ROW_HEIGHT - points[-1][1]) / (last_y - points[-1][1])
-                wanted = points[-1][0] + share * (last_x - points[-1][0])
-                points.append((self._gap(row, wanted, places, across), row * ROW_HEIGHT))
-            yield edge, [*points, (last_x, last_y)]
+            first, last = self.graph.nodes[edge.start][1], self.graph.nodes[edge.end][1]
+            points = [(starts[edge.start][edge], boxes[edge.start][1])]
+            last_x = entries[edge.end][edge]
+            for row in range(first + 1, last):
+                x = points[-1][0] + (last_x - points[-1][0]) / (last - row + 1)
+                taken = passed.setdefault(row, [])
+                taken.append(
+                    _gap([box for box in boxes.values() if box[1] == row * self.row_height], taken, x, across)
+                )
+                points.append((taken[-1], row * self.row_height))
+            yield edge, [*points, (last_x, boxes[edge.end][1])]
 
-    def _ports(
-        self, name: str, places: dict[str, tuple[float, float]], *, is_start: bool
-    ) -> dict[Edge, float]:
+    def _ports(self, name: str, boxes: dict[str, Box], *, is_start: bool) -> dict[Edge, float]:
         """Return where each edge meets the box: from left to right in the order of the other ends."""
         edges = [edge for edge in self.graph.edges if name == (edge.start if is_start else edge.end)]
-        edges.sort(key=lambda edge: places[edge.end if is_start else edge.start][0])
-        room = self.box - 0.06
-        return {
-            edge: places[name][0] + room * ((number + 0.5) / len(edges) - 0.5)
-            for number, edge in enumerate(edges)
-        }
-
-    def _gap(self, row: int, x: float, places: dict[str, tuple[float, float]], across: float) -> float:
-        """Return the place nearest to x at which an edge passes a row without touching a head."""
-        reach = self.box / 2 + LEAST_APART
-        heads = [place for place, y in places.values() if round(y / ROW_HEIGHT) == row]
-
-        def is_free(x: float) -> bool:
-            return 0 <= x <= across and all(abs(x - head) >= reach - 1e-9 for head in heads)
-
-        candidates = [x, *(head + side * reach for head in heads for side in (-1, 1))]
-        free = [each for each in candidates if is_free(each)]
-        return min(free, key=lambda each: abs(each - x), default=x)
+        edges.sort(key=lambda edge: boxes[edge.end if is_start else edge.start][0])
+        x, _, size = boxes[name]
+        room = size - 0.06
+        return {edge: x + room * ((number + 0.5) / len(edges) - 0.5) for number, edge in enumerate(edges)}
 
     def _draw_edge(self, axes: Axes, edge: Edge, points: list[tuple[float, float]]) -> None:
         """Draw curves between the rows, and straight upwards beside the heads of a row."""

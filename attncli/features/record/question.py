@@ -19,6 +19,7 @@ from typing import Any
 import attncli
 from attncli.commands.command import (
     DEBUG,
+    FIGURE_WIDTH,
     FORMAT,
     OPEN,
     OUTPUT,
@@ -255,7 +256,7 @@ def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     output = flags[OUTPUT.name]
     if output is None or not is_store_name(output):
         return None
-    report_flags = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
+    report_flags = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE, FIGURE_WIDTH)}
     refuse_flags(report_flags, f"is only for reports: use attn results {output} to show a store")
     if calls == "last":
         raise UserError("--calls last: is only for reports: a store receives each call as it happens")

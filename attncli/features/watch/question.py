@@ -18,6 +18,7 @@ from attncli.commands.command import (
     COLOR,
     CONFIG,
     DEBUG,
+    FIGURE_WIDTH,
     FORMAT,
     FRESH,
     OPEN,
@@ -551,7 +552,7 @@ command = partial(
     run=show_watch,
     parameters=[
         *(RUN, HEAD, FOLLOW, EXPECT, *SETTINGS, replace(CONFIG, everyday=""), FRESH),
-        *(FORMAT, KEEP, OPEN, TITLE, SHOW_STEPS, PRECISION, COLOR, SCALE_COLORS, DEBUG),
+        *(FORMAT, KEEP, OPEN, TITLE, FIGURE_WIDTH, SHOW_STEPS, PRECISION, COLOR, SCALE_COLORS, DEBUG),
     ],
     examples=EXAMPLES,
     needs_torch=True,

@@ -12,7 +12,7 @@ from attncli.runs.saved_reports import parse_reports
 from attncli.views import Display, load_view
 from attncli.views.overlays import painted, shaded
 from attncli.views.picture_maps import tiles_of
-from attncli.views.pictures import draw
+from attncli.views.pictures import caption, draw
 from tests.views.pictured import several_pictures
 from tests.views.test_views import shown
 
@@ -39,15 +39,16 @@ def test_each_picture_stands_first_in_its_row_and_its_maps_behind_it() -> None:
 
 
 def test_columns_stand_below_each_other_and_have_their_names_once() -> None:
-    figure = draw(several_pictures((3, 5), (5, 3), (2, 9)), Display())
-    boxes = [axes.get_position() for axes in figure.axes]
+    report = several_pictures((3, 5), (5, 3), (2, 9))
+    figure = draw(report, Display())
+    boxes = [axes.get_position() for axes in figure.axes if axes.images]
     lefts = [round(box.x0, 6) for box in boxes]
     assert lefts[:4] == lefts[4:8] == lefts[8:] == sorted(set(lefts))
     assert all(one.y0 > other.y1 for one, other in pairwise(boxes[::4]))
     texts = [text.get_text() for text in figure.texts]
     for once in ("picture", "2:0", "2:1", "mean", "0.png", "1.png", "2.png"):
         assert texts.count(once) == 1
-    assert "where [CLS] looks: the heads of layer 2 and their mean" in texts
+    assert "where [CLS] looks: the heads of layer 2 and their mean." in caption(report, Display())
 
 
 def test_pictures_without_a_row_are_counted() -> None:
@@ -69,7 +70,7 @@ HOSTILE = ("<script>$x$.png", "[red]x[/red].png", "\u202eevil\x07\x1b[31m.png", 
 def test_names_of_files_are_no_markup_and_long_ones_are_cut() -> None:
     report = several_pictures(*[(2, 2)] * 5, names=HOSTILE)
     svg = io.StringIO()
-    load_view("svg")([report], svg, Display())
+    load_view("svg")([report], svg, Display(figure_width="double"))
     assert "<script" not in svg.getvalue() and "&lt;script&gt;$x$.png" in svg.getvalue()
     for view in ("table", "heatmap"):
         text = shown(view, [report], show=("weights",), width=80)
@@ -78,7 +79,7 @@ def test_names_of_files_are_no_markup_and_long_ones_are_cut() -> None:
     figure = draw(report, Display())
     figure.draw_without_rendering()
     label = next(text for text in figure.texts if text.get_text().startswith("a-very-long"))
-    first = figure.axes[0].get_window_extent()
+    first = next(axes for axes in figure.axes if axes.images).get_window_extent()
     assert label.get_window_extent().x1 < first.x0 and len(label.get_text().splitlines()) == 4
 
 
@@ -103,4 +104,4 @@ def test_a_saved_report_draws_the_same() -> None:
 def test_another_part_is_shown_without_the_maps() -> None:
     report = several_pictures((3, 5))
     assert "where [CLS] looks" not in shown("table", [report], show=("statistics",))
-    assert len(draw(report, Display(show=("heads",))).axes[0].images) == 1
+    assert sum(len(axes.images) for axes in draw(report, Display(show=("heads",))).axes) == 1

@@ -23,7 +23,7 @@ from attncli.views import Display, load_view, pictures
 from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
 from attncli.views.matrices import tensor_unit
-from attncli.views.pictures import draw, settings
+from attncli.views.pictures import caption, draw, settings
 from attncli.views.texts import shortened_text
 from tests.conftest import in_turn
 from tests.running import ROOT, run
@@ -111,7 +111,7 @@ def test_equal_reports_give_equal_bytes(experiment: str, kind: str) -> None:
 
 
 def test_a_repeated_word_is_two_rows_and_two_columns() -> None:
-    rows, columns = labels(figure_of(run("self")), 1)
+    rows, columns = labels(figure_of(run("self")), 0)
     assert rows == columns == ["0 the", "1 cat", "2 walks", "3 on", "4 the", "5 street"]
 
 
@@ -167,8 +167,9 @@ def test_powers_of_ten_on_a_bar_are_far_from_its_ends_and_from_each_other() -> N
     for low, high in ((1e-4, 1.0), (9e-5, 0.11), (9e-5, 0.9), (1.1e-9, 0.5)):
         maps = NamedTensor(("query_block", "key_block"), np.geomspace(low, high, 12).reshape(3, 4))
         figure = figure_of(Report("self", {}, {}, tensors={"pooled_max": maps}), scale_colors="log")
-        (bar,) = (axes for axes in figure.axes if axes.get_title() == "log")
-        ticks = np.log10(bar.get_yticks())
+        (bar,) = (axes for axes in figure.axes if not axes.images)
+        assert "attention weight, logarithmic" in texts(figure)
+        ticks = np.log10(bar.get_xticks())
         np.testing.assert_allclose(ticks[[0, -1]], np.log10([low, high]))
         inner = ticks[1:-1]
         np.testing.assert_allclose(inner, inner.round(), atol=1e-9)
@@ -190,7 +191,7 @@ def test_labels_do_not_touch(num_tokens: int) -> None:
 def test_hostile_tokens_are_drawn_as_text() -> None:
     tokens = f"{HOSTILE} <script>alert(1)</script> $x_1$ $\\frac{{ ]]> & \x00 \ud800 \uffff עברית"
     report = weights(np.eye(len(tokens.split())), tokens=tuple(tokens.split()))
-    tree = ElementTree.fromstring(pictured("svg", report))
+    tree = ElementTree.fromstring(pictured("svg", report, figure_width="double"))
     shown = "\n".join(tree.itertext())
     for text in (
         ":smile:",
@@ -229,8 +230,10 @@ def test_numbers_have_a_unit(name: str, axes: tuple[str, ...], unit: str) -> Non
 
 
 def test_a_colour_bar_shows_the_unit() -> None:
-    *_, bar = figure_of(weights(np.eye(3))).axes
-    assert bar.get_ylabel() == "weight"
+    figure = figure_of(weights(np.eye(3)))
+    (bar,) = (axes for axes in figure.axes if not axes.images)
+    assert {"attention weight", "query token", "key token"} <= {*texts(figure)}
+    assert [text.get_text() for text in bar.get_xticklabels()][:: len(bar.get_xticks()) - 1] == ["0", "1"]
 
 
 def test_the_position_precedes_a_word_written_from_right_to_left() -> None:
@@ -249,19 +252,22 @@ def test_matplotlib_settings_of_the_user_change_nothing() -> None:
 
 
 def test_figures_of_heads_are_grids_by_layer_and_head() -> None:
-    figure = figure_of(run("heads"))
-    titles = [text.get_text() for text in figure.texts]
-    assert "induction (layer × head)" in titles and "entropy (layer × head)" in titles
-    entropy = images(figure)[0]
-    assert np.asarray(entropy.get_array()).shape[:2] == (2, 4)
+    """One grid, of the statistic that sorts the heads; all of them with `--show heads`."""
+    report = run("heads", sort="entropy")
+    assert "entropy (nats)" in texts(figure_of(report)) and len(images(figure_of(report))) == 1
+    every = figure_of(report, show=("heads",))
+    assert {"induction", "entropy"} <= {*texts(every)} and len(images(every)) > 15
+    assert np.asarray(images(every)[0].get_array()).shape[:2] == (2, 4)
 
 
 def test_curves_are_lines() -> None:
-    figure = figure_of(run("scale-demo", factors=[1, 4, 8]))
-    curve, sharpness, gradient = figure.axes
     report = run("scale-demo", factors=[1, 4, 8])
+    assert "softmax" in texts(figure_of(report))
+    curve, sharpness, legend, gradient = figure_of(report, show=("all",)).axes
     np.testing.assert_array_equal(curve.lines[0].get_ydata(), report.tensors["curve_weights"].values)
-    assert [line.get_label() for line in sharpness.lines] == ["factor 1", "factor 4", "factor 8"]
+    assert [text.get_text() for text in legend.texts] == ["factor 1", "factor 4", "factor 8"]
+    looks = [(line.get_linestyle(), line.get_marker()) for line in sharpness.lines]
+    assert len({*looks}) == 3 and looks == [(line.get_linestyle(), line.get_marker()) for line in legend.lines]
     norms = [row["gradient_norm"] for row in report.statistics["sharpness"]]
     np.testing.assert_array_equal(gradient.lines[0].get_ydata(), norms)
     np.testing.assert_array_equal(
@@ -287,13 +293,11 @@ def test_any_numbers_are_drawn(values: np.ndarray, scale: str) -> None:
 
 @pytest.mark.nightly
 def test_long_texts_and_many_heads_are_drawn() -> None:
-    long = figure_of(run("self", sentence=LESSON, explain=True))
-    assert "weights (query × key)" in [text.get_text() for text in long.texts]
+    assert "attention weight" in texts(figure_of(run("self", sentence=LESSON, explain=True)))
     many = weights(np.random.default_rng(0).random((40, 64, 2, 2)), "layer", "head")
     assert imread(io.BytesIO(pictured("png", many))).shape[0] < 8000
     left_out = weights(np.random.default_rng(0).random((2000, 2, 2)), "batch")
-    titles = [text.get_text() for text in figure_of(left_out).texts]
-    assert "weights (query × key): the first 1600 of 2000" in titles
+    assert "weights: the first 1,600 of 2,000." in caption(left_out, Display())
 
 
 def texts(figure: Figure) -> list[str]:
@@ -326,27 +330,23 @@ def test_titles_name_what_is_drawn(experiment: str, given: dict[str, Any], title
 
 def test_a_figure_names_the_predicted_token() -> None:
     asked = {"sentence": "abcabca", "answer": "b"}
-    said = texts(figure_of(run("why", **asked, against="c")))[1].replace("\n", " ")
-    assert (
-        "answer b, against c Contribution of each part to the logit of 'b' minus that of 'c' at the" in said
-    )
-    assert "head" not in said
-    assert ", answer b" in texts(figure_of(run("ablate", **asked)))[1].replace("\n", " ")
+    said = " ".join(texts(figure_of(run("why", **asked, against="c"))))
+    assert "Contribution of each part to the logit of 'b' minus that of 'c' at the last token" in said
+    assert "answer b" in caption(run("ablate", **asked), Display())
 
 
 def test_tokens_in_place_of_a_text_make_a_short_title() -> None:
     weights = NamedTensor(("query", "key"), np.full((90, 90), 1 / 90))
     tokens = tuple(f"token{place}" for place in range(90))
     report = Report("show", {"seed": 0}, {}, tokens, (), {"weights": weights})
-    title, *_ = texts(figure_of(report))
-    assert title.startswith("Attention weights\ntoken0 token1") and title.endswith(" token88 token89")
-    assert len(title) < 90
+    what, text, *_ = texts(figure_of(report))
+    assert what == "Attention weights" and text.startswith("token0 ") and text.endswith(" token89")
+    assert len(text) < 60
 
 
-def test_a_narrow_figure_has_its_text_on_one_line_and_the_model_among_the_settings() -> None:
-    heading, settings, *_ = texts(figure_of(run("why", sentence="abcabca " * 12)))
-    name, text = heading.split("\n")
-    assert name == SPECS["why"].title and "model tiny-induction" in settings
+def test_a_narrow_figure_has_its_model_and_its_text_on_one_line_each() -> None:
+    name, text, *_ = texts(figure_of(run("why", sentence="abcabca " * 12)))
+    assert name == f"{SPECS['why'].title}, tiny-induction"
     assert text.startswith("abcabca abcabca ") and " … " in text and text.endswith(" abcabca")
 
 
@@ -369,7 +369,7 @@ def test_many_layers_of_few_heads_are_folded() -> None:
     uniform[28, 8, 3] = uniform[3, 2, 1] = np.eye(5)[0]
     figure = figure_of(weights(uniform, "layer", "head", tokens=tuple("abcde")))
     width, height = figure.get_size_inches()
-    assert 1 < width / height < 1.5 and height < 15
+    assert width == pytest.approx(17.5 / 2.54) and 0.6 < width / height < 1.5
     folds = [axes for axes in figure.axes if len(axes.get_yticks()) > 10][:2]
     named = [[label.get_text() for label in axes.get_yticklabels()] for axes in folds]
     assert named == [[f"layer {i}" for i in range(15)], [f"layer {i}" for i in range(15, 29)]]
@@ -386,33 +386,33 @@ def test_a_given_title_is_not_parsed() -> None:
 @pytest.mark.parametrize(
     ("given", "warning"),
     [
-        ({}, "UNTRAINED (random weights, seed 7); "),
-        ({"projection": "none"}, "UNTRAINED (random embeddings, seed 7); "),
+        ({}, "UNTRAINED (random weights, seed 7)"),
+        ({"projection": "none"}, "UNTRAINED (random embeddings, seed 7)"),
         ({"model": MODEL, "layer": 0, "head": 0}, ""),
     ],
 )
 def test_pictures_and_pages_state_once_that_weights_are_random(given: dict[str, Any], warning: str) -> None:
     report = run("self", sentence="a b", seed=7, **given)
-    settings_line = texts(figure_of(report))[1].replace("\n", " ")
-    assert settings_line.startswith(f"{warning}{len(report.tokens)} tokens, ")
-    assert settings_line.count("UNTRAINED") == settings_line.count("seed 7") == bool(warning)
+    drawn = " ".join(texts(figure_of(report)))
+    assert warning in drawn and drawn.count("UNTRAINED") == drawn.count("seed 7") == bool(warning)
     stream = io.StringIO()
     load_view("html")([report], stream, Display())
-    assert f'"subtitle":"{settings_line}"' in stream.getvalue()
+    start = f"{warning}; " if warning else ""
+    assert f'"subtitle":"{start}{len(report.tokens)} tokens, ' in stream.getvalue()
 
 
 def test_only_the_requested_parts_are_drawn() -> None:
     report = run("self", sentence="a b c", causal=True)
     for show, names in (
-        (("weights",), ["weights"]),
-        (("scores",), ["scores"]),
-        (("output", "weights"), ["weights", "output"]),
+        ((), {"attention weight"}),
+        (("scores",), {"score"}),
+        (("output", "weights"), {"attention weight", "output"}),
     ):
-        figure = figure_of(report, show=show)
-        assert [text.split(" (")[0] for text in texts(figure)[2:]] == names
+        drawn = {*texts(figure_of(report, show=show))}
+        assert drawn & {"attention weight", "score", "output"} == names
 
 
-def test_hidden_keys_are_grey_in_weights_without_scores() -> None:
+def test_hidden_keys_are_white_in_weights_without_scores() -> None:
     """A window hides keys before and after a query, so zeros do not form a triangle."""
     figure = figure_of(run("self", num_tokens=7, embed_dim=4, causal=True, window=2), show=("weights",))
     shown = np.asarray(images(figure)[0].get_array())
@@ -462,12 +462,12 @@ def test_no_quarter_of_a_picture_is_blank_and_no_texts_touch(
 def test_only_small_maps_show_their_numbers() -> None:
     report = run("self", sentence="a b c", causal=True)
     weights_of_all = report.tensors["weights"].values
-    shown = numbers_in(figure_of(report), 1)
+    shown = numbers_in(figure_of(report), 0)
     assert shown[0] == "1.00" and shown.count("-") == 3
     np.testing.assert_allclose(
         [float(t) for t in shown if t != "-"], weights_of_all[np.tri(3) > 0], atol=0.005
     )
-    assert not numbers_in(figure_of(run("self", num_tokens=40, embed_dim=4)), 1)
+    assert not numbers_in(figure_of(run("self", num_tokens=40, embed_dim=4)), 0)
 
 
 @pytest.mark.parametrize(("mask", "num_hidden"), [(Mask(), 0), (None, 0), (Mask(causal=True), 1)])
@@ -480,9 +480,10 @@ def test_a_weight_of_zero_is_hidden_only_by_a_mask(mask: Mask | None, num_hidden
 
 def test_both_sides_of_a_comparison_share_colours_and_are_named() -> None:
     report = compare(run("self"), run("self", causal=True))
-    figure = figure_of(report)
-    assert texts(figure)[1].startswith("From A to B: causal false -> true.")
-    assert "weights of A (query × key)" in texts(figure)
+    assert "difference (weight of B minus A)" in texts(figure_of(report))
+    figure = figure_of(report, show=("weights",))
+    assert "From A to B: causal false -> true." in caption(report, Display())
+    assert "weights of A" in texts(figure)
     table = colours(VIRIDIS)
     a = report.tensors["weights_a"].values
     shown = np.asarray(images(figure)[1].get_array())
@@ -501,12 +502,12 @@ def test_wrong_and_right_share_a_range() -> None:
 
 def test_norm_draws_means_and_deviations() -> None:
     report = run("norm")
-    feature, example = figure_of(report).axes
+    feature, example = figure_of(report, show=("all",)).axes
     for axes, place in ((feature, "feature0"), (example, "example0")):
         (bars,) = axes.containers
         expected = [report.statistics[name][f"{place}_mean"] for name in NORMS]
         np.testing.assert_allclose(bars.lines[0].get_ydata().astype(float), expected)
-    assert [t.get_text() for t in feature.get_xticklabels()][1] == "batch norm\n0.00 ± 1.00"
+    assert [t.get_text() for t in feature.get_xticklabels()][1].split("\n")[-2:] == ["0.00", "± 1.00"]
 
 
 def test_each_row_of_an_atlas_is_named_at_its_middle() -> None:
