@@ -514,13 +514,10 @@ class FirstScreen:
 
     `next_steps` chooses among the command's suggestions, and `next_head` chooses the head that they name
     (None: the report's first). `if_empty` explains an empty table, if that is a result. `finding` is the
-    first sentence of a page. `picture` replaces the tensors in pictures; `figures` adds pictures of the
-    statistics with these names. `page_picture` names the tensor that a page shows first, or `curves`; by
-    default, weights if there are any. `page_table` returns the table beside the page's picture; by default,
-    the first ranked table of the screen.
     first sentence of a page. `picture` replaces the tensors in figures; `figures` adds panels of the
-    statistics with these names. `main` names the tensors, tables or statistics of heads of which a figure
-    shows the first that a report has, unless the heads are sorted.
+    statistics with these names. `main` names the tensors, tables or statistics of heads of which a figure or
+    a page shows the first that a report has, unless the heads are sorted. `page_table` returns the table
+    beside the page's picture; by default, the first ranked table of the screen.
     """
 
     kind: type[Result]
@@ -531,7 +528,6 @@ class FirstScreen:
     finding: Callable[[Report], Iterator[str]] | None = None
     picture: "Callable[[Report, Collection[str]], Panel | None]" = lambda *_: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
-    page_picture: Callable[[Report], str] = lambda _: ""
     page_table: Callable[[Report], PageTable | None] | None = None
     main: tuple[str, ...] = ()
 

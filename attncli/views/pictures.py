@@ -249,7 +249,11 @@ def draw(report: Report, display: Display) -> Figure:
     width = WIDTHS[width_of(panels, display)]
     inner = width - 2 * MARGIN
     lines = [(text, TITLE_SIZE) for text in fitted_title(report, display, inner)]
-    below = [comparison(report), untrained(report), report.how_to_read.partition(";")[0] if report.result.explains_figure else ""]
+    below = [
+        comparison(report),
+        untrained(report),
+        report.how_to_read.partition(";")[0] if report.result.explains_figure else "",
+    ]
     for text in filter(None, below if lines else ()):
         cells = int(inner / text_width("n"))
         lines += [(shortened_to(line, inner), LABEL_SIZE) for line in wrap_cells(plain_text(text), cells)]

@@ -226,7 +226,6 @@ SCREEN = FirstScreen(
         Notes(_notes, apart=True),
     ),
     finding=_finding,
-    page_picture=_sort,
     page_table=lambda report: PageTable("heads", ("pattern", _sort(report), "kl")),
 )
 """The model, its text and its predictions; the heads sorted by effect; a grid; notes."""

@@ -244,7 +244,6 @@ POLICIES_SCREEN = FirstScreen(
         Sentences(_whole_prompt),
         Special(_policies, "one cell per row of the result, by policy and budget"),
     ),
-    page_picture=lambda _: "curves",
     page_table=lambda _: PageTable("policies", ("policy", "budget", "loss", "kl")),
     finding=_policies_finding,
 )

@@ -99,6 +99,5 @@ NORM_SCREEN = FirstScreen(
         Notes(usual=NOTE_LINES),
     ),
     figures=_spreads,
-    page_picture=lambda _: "batch_norm",
     finding=_finding,
 )

@@ -169,7 +169,6 @@ SEPARATE_SCREEN = FirstScreen(
         ),
         Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
-    page_picture=lambda _: "curves",
     page_table=lambda _: PageTable("detectors", ("detector", "auroc", "lower", "upper")),
     finding=_separate_finding,
     main=("auroc_above_chance",),

@@ -205,9 +205,14 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _page_picture(report: Report) -> str:
-    """Return the name of the tensor that the page shows first, `curves`, or nothing."""
+    """Return the name of the map that the page shows first, `curves`, or nothing if the result names none."""
     screen = _first_screen(report)
-    return "" if screen is None else screen.page_picture(report)
+    for name in () if screen is None else (str(report.spec.get("sort")), *screen.main):
+        if name in report.tensors:
+            return name if len(report.tensors[name].axes) > 1 else "curves"
+        if name in report.statistics and isinstance(report.statistics[name], Table):
+            return "curves"
+    return ""
 
 
 def _page_table(report: Report) -> dict[str, Any] | None:

@@ -31,9 +31,7 @@ def test_one_head_is_large_with_axes_and_its_numbers_in_the_caption() -> None:
 def test_every_head_has_a_small_picture_and_each_layer_its_mean() -> None:
     figure = draw(survey(layers=2, heads=3), Display())
     captions = [text.get_text().split()[0] for text in figure.texts if text.get_va() == "bottom"]
-    assert captions == [
-        *("picture", "rollout", "0:0", "0:1", "0:2", "mean", "1:0", "1:1", "1:2", "mean")
-    ]
+    assert captions == [*("picture", "rollout", "0:0", "0:1", "0:2", "mean", "1:0", "1:1", "1:2", "mean")]
     lefts = [axes.get_position().x0 for axes in figure.axes if axes.images]
     assert lefts[2:6] == lefts[6:]
 

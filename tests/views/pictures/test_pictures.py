@@ -267,7 +267,9 @@ def test_curves_are_lines() -> None:
     np.testing.assert_array_equal(curve.lines[0].get_ydata(), report.tensors["curve_weights"].values)
     assert [text.get_text() for text in legend.texts] == ["factor 1", "factor 4", "factor 8"]
     looks = [(line.get_linestyle(), line.get_marker()) for line in sharpness.lines]
-    assert len({*looks}) == 3 and looks == [(line.get_linestyle(), line.get_marker()) for line in legend.lines]
+    assert len({*looks}) == 3 and looks == [
+        (line.get_linestyle(), line.get_marker()) for line in legend.lines
+    ]
     norms = [row["gradient_norm"] for row in report.statistics["sharpness"]]
     np.testing.assert_array_equal(gradient.lines[0].get_ydata(), norms)
     np.testing.assert_array_equal(

@@ -56,7 +56,7 @@ function rankedTable(report, rows, onPlace) {
 
 const OF_TOKENS = {
   token: { label: "token" },
-  received_mass: { label: "weight received", title: "Sum of the weights on this token over all queries" },
+  received_mass: { label: "received", title: "Sum of the weights on this token over all queries" },
   looks_most_at: { label: "looks most at", title: "The key to which this token gives the most weight" },
   weight: { label: "weight", title: "The weight on this key" },
 };

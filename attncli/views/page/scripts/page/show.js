@@ -28,6 +28,7 @@ import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
 import { paint, showLegend } from "../values/colours.js";
 import { inLine, placeText, shortPlace } from "../values/labels.js";
+import { largestIn } from "../values/numbers.js";
 
 const MOST_TOKENS = 4096;
 
@@ -119,7 +120,7 @@ export async function showTensor(index) {
     arrangeOverview();
     const isShown = overview.shown.some(({ number }) => number === chosen.number);
     if (!isShown || (!isAlike && chosen.sort)) chosen.number = overview.shown[0].number;
-    else if (!isAlike) chosen.number = numberOf(firstRanked(report)) ?? chosen.number;
+    else if (!isAlike && !tensor.isOverSteps) chosen.number = numberOf(firstRanked(report)) ?? strongestOf(tensor);
     overview.mark(chosen.number);
   }
   byId("step-choice").hidden = !tensor.isOverSteps;
@@ -237,6 +238,11 @@ function showHead({ layer, head, stack }) {
 function openHead(place) {
   const hasMaps = !["cross", "encoder"].includes(place.stack); // only the decoder's maps are drawn
   if (hasMaps && chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
+}
+
+// The number of the map with the largest weight; the first map of other numbers.
+function strongestOf({ is_weights: areWeights, values, rows, columns }) {
+  return areWeights ? Math.floor(largestIn(values) / (rows * columns)) : 0;
 }
 
 // The number of a head's map, or undefined if the tensor does not have it.

@@ -9,8 +9,8 @@ import { shortened } from "../values/labels.js";
 import { fixed } from "../values/numbers.js";
 
 const LARGEST_CELL = 96;
-// Cells without tokens on both axes are at most this high, and need not be square.
-const HIGHEST_CELL = 56;
+// Cells without tokens on both axes are at most this wide, and this high or this share of their width.
+const [WIDEST_CELL, HIGHEST_CELL, HIGHEST_SHARE] = [190, 56, 0.9];
 // The short side of a map with more than twice as many tokens on its other side has cells of this size.
 const WIDE_CELL = 32;
 // Maps with smaller cells can be zoomed.
@@ -537,7 +537,10 @@ function longestOf(labels) {
 // Width and height of a cell. Cells of tokens by tokens are square unless there are far fewer on one side.
 function cellsIn({ rows, columns, isAttention }, [width, height]) {
   const [across, down] = [width / columns, height / rows];
-  if (!isAttention) return { across: Math.min(LARGEST_CELL, across), down: Math.min(HIGHEST_CELL, down) };
+  if (!isAttention) {
+    const wide = Math.min(WIDEST_CELL, across);
+    return { across: wide, down: Math.min(Math.max(HIGHEST_CELL, HIGHEST_SHARE * wide), down) };
+  }
   const square = Math.min(LARGEST_CELL, across, down);
   return {
     across: 2 * columns < rows ? Math.min(across, Math.max(square, WIDE_CELL)) : square,
