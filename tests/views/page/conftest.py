@@ -78,7 +78,7 @@ def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
         page.goto(page.file)
         page.wait_for_selector("html[data-drawn]")
         if unfolded:
-            page.evaluate("document.getElementById('all').open = true")
+            page.evaluate("for (const all of document.querySelectorAll('#all')) all.open = true")
         return page
 
     yield open_file

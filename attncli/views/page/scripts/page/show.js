@@ -120,7 +120,7 @@ export async function showTensor(index) {
     arrangeOverview();
     const isShown = overview.shown.some(({ number }) => number === chosen.number);
     if (!isShown || (!isAlike && chosen.sort)) chosen.number = overview.shown[0].number;
-    else if (!isAlike && !tensor.isOverSteps) chosen.number = numberOf(firstRanked(report)) ?? strongestOf(tensor);
+    else if (!isAlike && !tensor.isOverSteps) chosen.number = numberOf(firstRanked(report)) ?? (surveyed(report).length ? 0 : strongestOf(tensor));
     overview.mark(chosen.number);
   }
   byId("step-choice").hidden = !tensor.isOverSteps;
