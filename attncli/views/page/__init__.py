@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shutil import copyfileobj
@@ -338,6 +339,7 @@ STYLES = (
     "tables.css",
     "charts.css",
 )
+STYLE_COMMENT_OR_INDENT = re.compile(r"/\*.*?\*/\s*|^\s+", re.DOTALL | re.MULTILINE)
 LAYOUT = "layout.css"
 """The last style sheet, which follows those of blocks."""
 REPORTS = "<!-- reports -->\n"
@@ -352,11 +354,10 @@ def _source(name: str) -> str:
 
 
 def page_style(blocks: Iterable[PageBlock]) -> str:
-    """Return the style of a page, combined from all its files."""
+    """Return the style of a page, combined from all its files, without indentation and comments."""
     of_blocks = ((block.folder / block.style).read_text(encoding="utf-8") for block in blocks if block.style)
-    return "\n".join(
-        [*(_source(f"styles/{name}") for name in STYLES), *of_blocks, _source(f"styles/{LAYOUT}")]
-    )
+    styles = [*(_source(f"styles/{name}") for name in STYLES), *of_blocks, _source(f"styles/{LAYOUT}")]
+    return "".join(STYLE_COMMENT_OR_INDENT.sub("", style) for style in styles)
 
 
 def _hash(text: str) -> str:
