@@ -500,12 +500,14 @@ MOST_PAGE_COLUMNS = 4
 class PageTable(NamedTuple):
     """The table beside a page's picture: a table of the result, and its most important columns in order.
 
-    Rows are sorted by `by`, largest first; by default, they keep the result's order.
+    Rows are sorted by `by`, largest first; by default, they keep the result's order. Rows with `last`, a
+    column's name and a value, come last.
     """
 
     table: str
     columns: tuple[str, ...]
     by: str = ""
+    last: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

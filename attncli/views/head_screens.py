@@ -597,5 +597,6 @@ def survey_table(report: Report) -> PageTable | None:
     if isinstance(sort, str) and survey.heads and sort in survey.heads.cells:
         return PageTable("heads", ("pattern", sort))
     if survey.strongest:
-        return PageTable("strongest", ("pattern", "value"), by="value")
+        # The value of a uniform head is an entropy, which is not comparable with shares of weight.
+        return PageTable("strongest", ("pattern", "value"), by="value", last=("pattern", "uniform"))
     return PageTable("heads", ("pattern", "max_weight")) if survey.heads else None

@@ -218,7 +218,7 @@ def test_a_whole_head_beside_a_pooled_one(opened: Opened) -> None:
     wait_for_readout(page, "0 word0 → 0 word0:")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.keyboard.press(".")
-    wait_for_title(page, "pooled_mean (query block × key block), head 0:1")
+    wait_for_title(page, "pooled mean (query block × key block), head 0:1")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -399,7 +399,7 @@ def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) ->
 def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
     report = run("self", num_tokens=70, engine="streaming")
     page = opened(page_of(report))
-    assert page.locator("#matrix-title").text_content() == "pooled_mean (query block × key block)"
+    assert page.locator("#matrix-title").text_content() == "pooled mean (query block × key block)"
     assert page.locator("#row-curves figcaption b").all_text_contents()[:2] == [
         "entropy",
         "normalized entropy",

@@ -38,20 +38,23 @@ export function showRanked(report, onPlace) {
   byId("ranked").replaceChildren(ranked);
 }
 
-const ordered = (rows, by) =>
-  by ? [...rows].sort((one, other) => (other[by] ?? -Infinity) - (one[by] ?? -Infinity)) : rows;
+function ordered(rows, { by, last: [name, value] }) {
+  if (!by) return rows;
+  const rank = (row) => (name && row[name] === value ? -Infinity : (row[by] ?? -Infinity));
+  return [...rows].sort((one, other) => rank(other) - rank(one) || (other[by] ?? 0) - (one[by] ?? 0));
+}
 
 // The first row of the table beside the picture, or undefined.
-export const firstRanked = ({ table, statistics }) => table && ordered(statistics[table.table] ?? [], table.by)[0];
+export const firstRanked = ({ table, statistics }) => table && ordered(statistics[table.table] ?? [], table)[0];
 
 // A page without a picture has room for every column.
 function rankedTable(report, rows, onPlace) {
-  const { table, columns, by } = report.table;
+  const { table, columns } = report.table;
   const hasRoom = !byId("scene").dataset.picture || !columns.length;
   const place = PLACES.every((axis) => axis in rows[0]) ? ["head"] : [];
   const { label } = tableMeaning(report, table);
   const names = hasRoom ? null : [...new Set([...place, ...columns])];
-  return tableOf(label, ordered(rows, by), onPlace, { meanings: meaningsOf(report, table), names });
+  return tableOf(label, ordered(rows, report.table), onPlace, { meanings: meaningsOf(report, table), names });
 }
 
 const OF_TOKENS = {

@@ -80,7 +80,7 @@ export async function showReport(index) {
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
   for (const id of ["row-curves", "row-table"]) byId(id).replaceChildren();
-  const names = matrices.map((tensor, i) => [i, `${tensor.name} (${tensor.axes.map(words).join(" × ")})`]);
+  const names = matrices.map((tensor, i) => [i, `${words(tensor.name)} (${tensor.axes.map(words).join(" × ")})`]);
   const isFirst = ({ name }) => name === "weights" || name === "pooled_mean";
   const own = matrices.findIndex(({ name }) => name === report.picture);
   const first = before?.index ?? Math.max(0, own < 0 ? matrices.findIndex(isFirst) : own);

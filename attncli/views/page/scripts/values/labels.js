@@ -50,7 +50,7 @@ export function placeText(place) {
 export function matrixTitle(tensor, place) {
   const axes = tensor.axes.slice(-2).join(" × ").replaceAll("_", " ");
   const where = tensor.shared.length ? `the same for every ${tensor.shared.join(" and ")}` : placeText(place);
-  return `${tensor.name} (${axes})${where ? `, ${where}` : ""}`;
+  return `${tensor.name.replaceAll("_", " ")} (${axes})${where ? `, ${where}` : ""}`;
 }
 
 // Token names on one line; names with a space are quoted.
