@@ -302,7 +302,7 @@ def test_lines_of_a_difference_keep_its_sign(opened: Opened) -> None:
 def test_hidden_keys_are_grey_and_compared_tensors_share_a_range(opened: Opened) -> None:
     page = opened(page_of(run("pitfalls", pitfall="softmax-twice")))
     assert "1.0000" in page.inner_text("#legend") and "0.0000" in page.inner_text("#legend")
-    page.select_option("#tensor", label="right_weights (query × key)")
+    page.select_option("#tensor", label="right weights (query × key)")
     page.wait_for_function("document.getElementById('matrix-title').textContent.startsWith('right')")
     texts = page.locator("#map .map-numbers span").all_inner_texts()
     assert [text == "-" for text in texts] == (np.tri(6) == 0).ravel().tolist()
