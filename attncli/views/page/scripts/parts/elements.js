@@ -61,3 +61,9 @@ export function inNextRow(elements, index, isDown) {
   const distance = (element) => Math.abs(element.offsetLeft - offsetLeft);
   return elements.indexOf(row.reduce((best, other) => (distance(other) < distance(best) ? other : best)));
 }
+
+// Height from an element to the end of the first screen, if that is at least `least`; otherwise the `usual` height.
+export function highestOn(element, least, usual) {
+  const room = innerHeight - (element.getBoundingClientRect().top + scrollY) - 12;
+  return room < least ? usual : Math.min(usual, room);
+}

@@ -2,7 +2,7 @@
 // Calls `onPick` with the number of a head, and whether shift was held. The list of thumbnails has the same heads
 // for keyboards and screen readers.
 
-import { make } from "./elements.js";
+import { highestOn, make } from "./elements.js";
 import { endsOf, placeIn, shadingOf, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 import { scalar } from "../values/numbers.js";
@@ -16,6 +16,7 @@ const SHARE_ABOVE = 0.55;
 // With this many more layers than heads in a layer, the grid is placed beside the thumbnails.
 const TALL = 1.5;
 const FAINT = 0.25;
+const [LEAST_OVERVIEW, LINE_BELOW] = [340, 28];
 
 export class HeadGrid {
   constructor(container, onPick) {
@@ -45,11 +46,12 @@ export class HeadGrid {
     this.numColumns = leadingShape.at(-1) ?? 1;
     this.numRows = count / this.numColumns;
     this.items = new Map(items.map((item) => [item.number, item]));
-    this.ranking = null;
+    this.isDrawn = false; // the thumbnails move when the grid has its size
     this.grid.hidden = items.length < LEAST_HEADS;
     const isTall = !this.grid.hidden && this.numRows > TALL * this.numColumns;
     this.box.classList.toggle("tall", isTall);
     this.box.classList.toggle("listed", this.grid.hidden);
+    this.fit();
   }
 
   // Colours of a statistic, a map from items to numbers, or tiny maps if it is null; heads not in `shown` are faint.
@@ -64,6 +66,14 @@ export class HeadGrid {
     this.draw();
   }
 
+  // Let the grid and the thumbnails end with the first screen, and return their height.
+  fit() {
+    const usual = Math.max(LEAST_OVERVIEW, 0.6 * innerHeight);
+    const most = highestOn(this.box, LEAST_OVERVIEW, usual) - LINE_BELOW;
+    this.box.style.maxHeight = `${most}px`;
+    return most;
+  }
+
   // At most once per frame.
   draw() {
     cancelAnimationFrame(this.waiting);
@@ -71,9 +81,10 @@ export class HeadGrid {
   }
 
   drawNow() {
-    if (!this.items || this.grid.hidden || !this.box.clientWidth) return;
+    if (!this.items || !this.box.clientWidth) return;
+    const most = this.fit();
+    if (this.grid.hidden) return;
     const isTall = this.box.classList.contains("tall");
-    const most = parseFloat(getComputedStyle(this.box).maxHeight) || innerHeight;
     const height = most * (isTall ? 1 : SHARE_ABOVE) - LABEL_HEIGHT - 44;
     const width = this.box.clientWidth * (isTall ? 0.62 : 1) - LABEL_WIDTH;
     this.pixels = Math.max(4, Math.min(LARGEST_GRID_CELL, width / this.numColumns, height / this.numRows));
@@ -97,6 +108,8 @@ export class HeadGrid {
     this.legend.hidden = !this.shading;
     if (this.shading) showLegend(this.legend, this.shading, { unit: this.label });
     this.mark(this.number);
+    if (!this.isDrawn) this.onDrawn();
+    this.isDrawn = true;
   }
 
   colourOf(value) {

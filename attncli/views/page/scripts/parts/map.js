@@ -2,7 +2,7 @@
 // buttons and keys zoom; dragging zooms into a rectangle. Calls `onCell` for the cell under the pointer or the arrow
 // keys, `onPick` on a click or Enter, and `onView` when the person using this map zooms or scrolls.
 
-import { ARROWS, make, makeToken } from "./elements.js";
+import { ARROWS, highestOn, make, makeToken } from "./elements.js";
 import { linkTo } from "./linked.js";
 import { isLight, paint } from "../values/colours.js";
 import { shortened } from "../values/labels.js";
@@ -32,6 +32,7 @@ const LABEL_FONTS = [
 const NUMBER_FONTS = [16, 14, 12, 11, 10];
 const DIGIT = 0.6;
 const DRAGGED = 5;
+const LEAST_HEIGHT = 340;
 
 const pen = make("canvas").getContext("2d");
 
@@ -163,7 +164,7 @@ export class MatrixMap {
   // Size of a cell, the labels and the room for cells, if `below` pixels are needed below the map.
   fitted(below) {
     const { clientWidth } = this.container;
-    const most = parseFloat(getComputedStyle(this.container).maxHeight) || innerHeight;
+    const most = highestOn(this.container, LEAST_HEIGHT, parseFloat(getComputedStyle(this.container).maxHeight));
     const longest = clientWidth < NARROW ? LONGEST_LEFT_NARROW : LONGEST_LEFT;
     const areNumbers = this.columnSide.labels.every(({ token }) => !token);
     let fit = null;

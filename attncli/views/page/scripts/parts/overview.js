@@ -20,6 +20,7 @@ export class Overview {
     this.grid = new HeadGrid(container, (number, isCompared) =>
       isCompared ? this.onCompare(number) : this.onChoose(number, true),
     );
+    this.grid.onDrawn = () => this.reveal();
     this.setSize("medium");
     container.addEventListener("click", (event) => this.onClick(event));
     container.addEventListener("keydown", (event) => this.onKey(event));
@@ -116,15 +117,16 @@ export class Overview {
     if (this.shown.length && !this.shown.some((item) => item.number === number))
       this.shown[0].element.tabIndex = 0;
     this.grid.mark(number);
-    this.reveal(this.shown.find((item) => item.number === number)?.element);
+    this.chosen = this.shown.find((item) => item.number === number)?.element;
+    this.reveal();
   }
 
-  // Scroll the list, not the page.
-  reveal(element) {
-    if (!element) return;
-    const { container } = this;
-    const top = element.offsetTop - container.offsetTop;
-    const below = top + element.offsetHeight - container.clientHeight;
+  // Scroll the list, not the page, to the chosen thumbnail.
+  reveal() {
+    if (!this.chosen) return;
+    const { container, chosen } = this;
+    const top = chosen.offsetTop - container.offsetTop;
+    const below = top + chosen.offsetHeight - container.clientHeight;
     container.scrollTop = Math.max(below, Math.min(container.scrollTop, top));
   }
 
