@@ -131,9 +131,14 @@ export class MatrixMap {
     );
   }
 
-  // Fit the map into its container, at the zoom that was chosen.
   resize() {
     if (!this.matrix || !this.container.offsetParent) return;
+    this.fit();
+    this.showVisible();
+  }
+
+  // Fit the map into its container, at the zoom that was chosen.
+  fit() {
     const { rows, columns } = this.matrix;
     const fit = this.fitted(0);
     const isSmall = Math.min(fit.across, fit.down) < READABLE_CELL && rows * columns > 1;
@@ -158,7 +163,6 @@ export class MatrixMap {
     this.more.disabled = this.zoom >= LARGEST_CELL;
     this.canvas.classList.toggle("enlarged", this.columnSide.pixels >= 1 && this.rowSide.pixels >= 1);
     this.showSmall(left, top);
-    this.showVisible();
   }
 
   // Size of a cell, the labels and the room for cells, if `below` pixels are needed below the map.
@@ -406,10 +410,10 @@ export class MatrixMap {
       (this.cells.scrollTop + at[1]) / this.rowSide.pixels,
     ];
     this.zoom = pixels <= this.least ? 0 : Math.min(LARGEST_CELL, pixels);
-    this.resize();
+    this.fit();
     if (!this.isZoomed && this.zoom) {
       this.zoom = 0;
-      this.resize();
+      this.fit();
     }
     this.cells.scrollTo({ left: cell[0] * this.columnSide.pixels - at[0], top: cell[1] * this.rowSide.pixels - at[1] });
     this.showVisible();
@@ -433,7 +437,6 @@ export class MatrixMap {
     if (!this.isZoomed) return;
     this.zoom = 0;
     this.resize();
-    this.showVisible();
   }
 
   onWheel(event) {
@@ -484,12 +487,11 @@ export class MatrixMap {
     this.from = this.brushed = null;
     this.brush.hidden = true;
     if (!event || !brushed) return;
-    this.zoom = LARGEST_CELL;
-    this.resize(); // the room beside the labels of a zoomed map
+    this.zoom = LARGEST_CELL; // a zoomed map has other room beside its labels
     const { room } = this.fitted(TOOLS_PIXELS);
     const pixels = Math.min(LARGEST_CELL, room[0] / brushed.width, room[1] / brushed.height);
     this.zoom = pixels > this.least ? pixels : 0;
-    this.resize();
+    this.fit();
     const { columnSide: across, rowSide: down } = this;
     const start = (side, first, count, size) => (first + count / 2) * side.pixels - size / 2;
     this.cells.scrollTo({
