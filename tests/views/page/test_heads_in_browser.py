@@ -242,6 +242,32 @@ def test_thumbnails_are_large_enough_to_read(opened: Opened, width: int) -> None
     wait_for_title(page, "weights (query × key), head 0:0")
 
 
+@pytest.mark.parametrize(("layers", "heads"), [(6, 12), (30, 9)])
+def test_all_heads_are_cells_of_a_grid_that_fits_the_first_screen(
+    opened: Opened, layers: int, heads: int
+) -> None:
+    """Cells are tiny maps, or colours of the statistic by which the small maps beside them are sorted."""
+    from attncli.views.colours import VIRIDIS, colours
+
+    page = opened(page_of(heads_report(SENTENCE, random_weights(layers, heads, 6, 6))))
+    cells = page.locator(".grid-cells")
+    page.wait_for_function("document.querySelector('.grid-cells').clientWidth > 0")
+    box = cells.bounding_box()
+    assert box["y"] + box["height"] < 900 and box["height"] / layers > 8
+    assert page.locator(".thumbnail").first.bounding_box()["y"] < 700
+    page.select_option("#sort", "induction")
+    wait_for_title(page, f"weights (query × key), head {layers - 1}:{heads - 1}")
+    page.wait_for_timeout(50)
+    pixels = pixels_of(cells.locator("canvas"))
+    for layer, head in ((0, 0), (layers // 2, 3), (layers - 1, heads - 1)):
+        row, column = (layer + 0.4) * box["height"] / layers, (head + 0.4) * box["width"] / heads
+        expected = colours(VIRIDIS)[round(255 * (layer * heads + head) / (layers * heads - 1))]
+        assert np.abs(pixels[int(row), int(column), :3] - expected).max() <= 2
+    cells.click(position={"x": 3.5 * box["width"] / heads, "y": 2.5 * box["height"] / layers})
+    wait_for_title(page, "weights (query × key), head 2:3")
+    assert page.locator(".grid-said").text_content() == f"head 2:3: induction {(2 * heads + 3) / 1000:.4f}"
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_numbers_below_a_curve_do_not_overlap_on_a_phone(opened: Opened, width: int) -> None:
     page = opened(page_of(run("cache", sentence=TEXT)), width=width)
@@ -269,6 +295,25 @@ def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:
         100 * (-2 - places[0]) / (places[-1] - places[0]), abs=0.01
     )
     assert x[0] == 0 and x[-1] == 480
+
+
+def test_a_chart_names_its_lines_at_their_ends_and_has_a_table(opened: Opened) -> None:
+    report = run("scale-demo")
+    rows = report.table("sharpness")
+    page = opened(page_of(report))
+    figure = page.locator("#curves figure").first
+    names = figure.locator(".line-ends span")
+    assert sorted(names.all_text_contents()) == sorted(f"factor {row['factor']:g}" for row in rows)
+    tops = [box["y"] for box in (name.bounding_box() for name in names.all())]
+    assert all(after - before > 10 for before, after in pairwise(sorted(tops)))
+    lines = figure.locator("polyline").evaluate_all(
+        "all => all.map(each => [each.getAttribute('class'), each.getAttribute('stroke-dasharray')])"
+    )
+    assert len({line[0] for line in lines}) == len({line[1] for line in lines}) == len(rows)
+    figure.locator(".numbers summary").click()
+    figure.locator(".numbers tbody tr").first.wait_for()
+    shown = figure.locator(".numbers tbody tr").first.locator("td").all_text_contents()
+    assert [float(cell) for cell in shown] == pytest.approx([0, *(r["softmax"][0] for r in rows)], abs=1e-4)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -168,13 +168,30 @@ def test_several_pictures_stand_in_rows_before_their_maps(opened: Opened) -> Non
             assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
 
-@pytest.mark.nightly
-def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> None:
+def recorded(seconds: int) -> bytes:
+    """A sound that is loud in its second half only."""
     stream = BytesIO()
     with wave.open(stream, "wb") as sound:
         sound.setparams((1, 1, 8000, 0, "NONE", ""))
-        sound.writeframes(bytes([128]) * 16_000)
-    picture = replace(drawn_picture(60, 12, ()), seconds=2.0, sound=stream.getvalue())
+        sound.writeframes(bytes([128]) * (4000 * seconds) + bytes([28, 228]) * (2000 * seconds))
+    return stream.getvalue()
+
+
+def test_a_sound_is_a_wave_over_seconds(opened: Opened) -> None:
+    picture = replace(drawn_picture(60, 12, ()), seconds=4.0, sound=recorded(4))
+    page = opened(page_of(spoken([" a", " b"], picture)))
+    heights = (pixels_of(page.locator(".wave"))[..., 3] > 0).sum(axis=0)
+    half = len(heights) // 2
+    assert heights[: half - 20].max() <= 2 and heights[half + 20 :].min() > 60
+    ticks = page.locator("#sound .time-axis span")
+    assert ticks.all_text_contents()[0] == "0.0 s" and ticks.last.text_content() == "4.0"
+    box, last = page.locator(".wave").bounding_box(), ticks.last.bounding_box()
+    assert last["x"] + last["width"] / 2 == pytest.approx(box["x"] + box["width"], abs=2)
+
+
+@pytest.mark.nightly
+def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> None:
+    picture = replace(drawn_picture(60, 12, ()), seconds=2.0, sound=recorded(2))
     page = opened(page_of(spoken([" a", " b", " c", " d"], picture)))
     now = "() => document.querySelector('audio').currentTime"
     words = page.locator(".spoken button")
