@@ -312,7 +312,7 @@ def test_a_chart_names_its_lines_at_their_ends_and_has_a_table(opened: Opened) -
     assert len({line[0] for line in lines}) == len({line[1] for line in lines}) == len(rows)
     figure.locator(".numbers summary").click()
     figure.locator(".numbers tbody tr").first.wait_for()
-    shown = figure.locator(".numbers tbody tr").first.locator("td").all_text_contents()
+    shown = figure.locator(".numbers tbody tr").first.locator("th, td").all_text_contents()
     assert [float(cell) for cell in shown] == pytest.approx([0, *(r["softmax"][0] for r in rows)], abs=1e-4)
 
 
