@@ -59,7 +59,7 @@ def drawn(command: str, folder: Path, number: int) -> Image.Image:
 
 
 def sheet(figures: list[tuple[str, Image.Image]]) -> Image.Image:
-    """Put each figure below its command, in the column that ends first; wide figures stand below all others."""
+    """Put each figure below its command, in the column that ends first; wide figures come last."""
     narrow = min(figure.width for _, figure in figures)
     font = ImageFont.truetype(Path(get_data_path(), "fonts", "ttf", "DejaVuSansMono.ttf"), TEXT)
     ends = [GAP] * COLUMNS

@@ -151,7 +151,7 @@ def number_texts(matrix: Matrix, size: tuple[float, float], precision: int) -> l
     room = size[0] / num_columns - NUMBER_GAP
     if size[1] / num_rows < LABEL_SIZE * LINE or room < text_width("0"):
         return None
-    texts = [[fixed(number, precision) for number in row] for row in matrix.drawn]
+    texts = [[fixed(n, precision) if np.isfinite(n) else "" for n in row] for row in matrix.drawn]
     shorter = [
         [text.replace("0.", ".", 1) if text.lstrip("-")[:2] == "0." else text for text in row]
         for row in texts
@@ -220,8 +220,7 @@ def draw_bar(
         (axes.get_xticklabels()[0], axes.get_xticklabels()[-1]), ("left", "right"), strict=True
     ):
         text.set_horizontalalignment(side)
-    scales = {"log": ", logarithmic", "row": ", each row separately"}
-    name += scales.get(shade.scale, "") if is_log or shade.scale == "row" else ""
+    name += ", logarithmic" if is_log else ""
     if has_signs:
         name += ", crossed out: negative"
         _draw_bar_signs(axes, low)
@@ -240,7 +239,7 @@ def _bar_ticks(
 ) -> tuple[list[float], list[str]]:
     """Return both ends and what lies far enough from them and from each other, with their texts."""
     if shade.scale == "row":
-        ends = ["-largest", "largest of a row"] if shade.is_diverging else ["least", "most of a row"]
+        ends = ["-largest", "largest"] if shade.is_diverging else ["least", "largest"]
         return [low, high], ["0" if low == 0 else ends[0], ends[1]]
     apart = min(0.4, LEAST_APART / width)
     if is_log:

@@ -66,9 +66,9 @@ def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
 
 
 def common_range(shades: Sequence[Shading]) -> Shading:
-    """Return a range from 0 to 1 for a bar of maps that each have their own range."""
+    """Return a range from 0 to `largest` for a bar of maps that each have their own range."""
     is_diverging = any(each.is_diverging for each in shades)
-    return Shading(np.zeros((1, 1)), -1.0 if is_diverging else 0.0, 1.0, is_diverging, "linear")
+    return Shading(np.zeros((1, 1)), -1.0 if is_diverging else 0.0, 1.0, is_diverging, "row")
 
 
 class OverlayPanel:
@@ -138,6 +138,8 @@ class OverlayPanel:
             axes = axes_at(figure, left, top + BAR_SPACE, across, down)
             draw_tile(axes, LookTile("", self.single), pixels, self.scale)
             draw_axes(axes, self.picture, across)
+            if self.picture.seconds is not None:
+                axes.set_ylabel("frequency →", fontsize=NAME_SIZE)
             return
         shades = common_range([shaded(tile.look, 8, 8, self.scale) for tile in self.rows[-1]])
         draw_bar(figure, shades, OWN_RANGE, (left, top), min(width, SINGLE))
@@ -149,7 +151,8 @@ class OverlayPanel:
                 write(figure, name, x, y - 0.015, LABEL_SIZE, va="bottom")
                 axes = axes_at(figure, x, y, across, down)
                 draw_tile(axes, tile, pixels, self.scale)
-                if self.picture.seconds is not None and row == len(self.rows) - 1:
+                lower = self.rows[row + 1 :]
+                if self.picture.seconds is not None and not any(len(tiles) > place for tiles in lower):
                     draw_axes(axes, self.picture, across)
 
 
@@ -195,8 +198,6 @@ def draw_axes(axes: Axes, picture: Picture, across: float) -> None:
         axis.set_ticks(places, [f"{tick:g}" for tick in ticks])
         axis.set_label_text(name, fontsize=NAME_SIZE)
         axis.labelpad = 1.5
-    if is_sound:
-        axes.set_ylabel("frequency →", fontsize=LABEL_SIZE, labelpad=2)
 
 
 def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:

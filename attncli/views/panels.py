@@ -142,6 +142,11 @@ def axis_labels(matrix: Matrix, width: float) -> tuple[list[str], list[str]]:
     return rows, columns
 
 
+def bar_name(maps: Maps, shades: Shading) -> str:
+    """Return the name of a colour bar."""
+    return f"{maps.number}, each row separately" if shades.scale == "row" else maps.number
+
+
 class MapPanel:
     """One matrix with the labels of its rows and columns, its numbers where they fit, and a colour bar."""
 
@@ -193,7 +198,9 @@ class MapPanel:
         x, y = left + margin, top + BAR_SPACE
         texts = number_texts(self.matrix, size, self.precision)
         has_signs = self.shading.is_diverging and texts is None
-        draw_bar(figure, self.shading, self.maps.number, (x, top), size[0], has_signs=has_signs)
+        draw_bar(
+            figure, self.shading, bar_name(self.maps, self.shading), (x, top), size[0], has_signs=has_signs
+        )
         axes = axes_at(figure, x, y, *size)
         (shades,) = self.shading.places
         rgb = image(shades, self.shading.is_diverging)
@@ -274,7 +281,14 @@ class GridPanel:
         whole = self.columns * (size[0] + GAP) - GAP, self.rows * (PITCH + size[1] + GAP) - GAP
         texts = [number_texts(matrix, size, self.precision) for matrix in self.maps.matrices]
         has_signs = self.shading.is_diverging and None in texts
-        draw_bar(figure, self.shading, self.maps.number, (x, top), min(whole[0], SINGLE), has_signs=has_signs)
+        draw_bar(
+            figure,
+            self.shading,
+            bar_name(self.maps, self.shading),
+            (x, top),
+            min(whole[0], SINGLE),
+            has_signs=has_signs,
+        )
         for number, shades in enumerate(self.shading.places):
             row, column = divmod(number, self.columns)
             corner = x + column * (size[0] + GAP), y + row * (PITCH + size[1] + GAP) + PITCH
@@ -351,7 +365,13 @@ class AtlasPanel:
         across, down = self._panel(width)
         fold_width = self.columns * across + self._left + FOLD_GAP
         whole = self.folds * fold_width - self._left - FOLD_GAP
-        draw_bar(figure, self.shading, self.maps.number, (left + self._left, top), min(whole, SINGLE))
+        draw_bar(
+            figure,
+            self.shading,
+            bar_name(self.maps, self.shading),
+            (left + self._left, top),
+            min(whole, SINGLE),
+        )
         y = top + BAR_SPACE + AXIS_NAME + PITCH
         for fold in range(self.folds):
             first, end = fold * self.rows, (fold + 1) * self.rows
@@ -480,8 +500,8 @@ class ChartPanel:
             row, column = divmod(number, columns)
             x, y = column * entry, (row + 0.5) * height
             (handle,) = legend.plot([x, x + HANDLE / 2, x + HANDLE - 0.04], [y] * 3)
-            handle.update_from(line)
-            handle.set_markevery([1])
+            handle.set(color=line.get_color(), linestyle=line.get_linestyle(), linewidth=line.get_linewidth())
+            handle.set(marker=line.get_marker(), markersize=line.get_markersize(), markevery=[1])
             legend.text(x + HANDLE, y, name, va="center", fontsize=LABEL_SIZE)
 
     def _draw_curves(self, axes: Axes, part: Curves) -> None:

@@ -48,7 +48,6 @@ from attncli.views.tables import first_screen
 from attncli.views.texts import (
     comparison,
     figure_title,
-    heading,
     labelled_axes,
     nothing_to_draw,
     shortened_text,
@@ -81,6 +80,9 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[PicturePart
     if show:
         yield from parts
         return
+    if (grid := _main_grid(report)) is not None:
+        yield grid
+        return
     by_name: dict[str, PicturePart] = {}
     for part in parts:
         by_name.setdefault(part.name.split(" ")[0] if isinstance(part, Maps | Curves) else "", part)
@@ -89,6 +91,18 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[PicturePart
     names = [name for name in (*main, *by_name) if name in by_name]
     if names:
         yield by_name[names[0]]
+
+
+def _main_grid(report: Report) -> Maps | None:
+    """Return the grid of heads that a survey is about: of the statistic that sorts them, or its screen's."""
+    screen = first_screen(report.result)
+    if screen is None or report.spec.get("head") or report.pictures or report.picture_maps is not None:
+        return None
+    names = (str(report.spec.get("sort")), *screen.main) if screen.main else ()
+    grids = dict(_head_statistic_grids(report.table("heads")))
+    found = (grid for name in names for grid in grids if grid.split(" ")[0] == name)
+    name = next(found, None)
+    return None if name is None else _maps(report, grids, [name])
 
 
 def _every_part(report: Report, chosen: Report) -> Iterator[PicturePart]:
@@ -299,7 +313,7 @@ def caption(report: Report, display: Display) -> str:
     if screen is not None and screen.finding is not None and screen.suits(report):
         finding = " ".join(screen.finding(report))
     own = None if display.title is None else plain_text(display.title).strip()
-    settings = (f"{key} {plain_text(str(value))}" for key, value in report.spec.items() if value is not None)
+    settings = (f"{key}: {plain_text(str(value))}" for key, value in report.spec.items() if value is not None)
     versions = ", ".join(f"{name} {plain_text(version)}" for name, version in report.environment.items())
     name = width_of(panels, display)
     paragraphs = [
@@ -309,7 +323,6 @@ def caption(report: Report, display: Display) -> str:
         *(panel.legend for panel in panels),
         "" if plain_text(report.how_to_read) in finding else plain_text(report.how_to_read),
         *map(plain_text, report.notes),
-        f"{heading(report)}.",
         f"Settings: {'; '.join(settings)}.",
         f"Computed with: {versions}." if versions else "",
         f"Drawn by attn {__version__}, {CENTIMETRES * WIDTHS[name]:.1f} cm wide ({name} column).",

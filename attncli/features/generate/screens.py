@@ -225,6 +225,5 @@ WRITER_SCREEN = FirstScreen(
         Notes(),
     ),
     finding=_finding,
-    main=("lookback_ratio",),
 )
 """The prompt and the new text; where each token looked; the first heads; notes."""
