@@ -41,7 +41,7 @@ def wait_for_view(page: Any, title: str, tokens: Sequence[str]) -> None:
 
 
 def linked(page: Any, about: str) -> Any:
-    """The names and classes of all highlighted elements, once everything with the attribute is highlighted."""
+    """The names and classes of all highlighted elements, once those with the attribute are."""
     page.wait_for_function("about => document.querySelector(`main ${about}.linked`)", arg=about)
     return page.locator(".linked").evaluate_all(
         "elements => elements.map(each => each.localName + (each.matches('.token, .thumbnail, .label') ? "
