@@ -4,6 +4,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from attncli.records.report import NamedTensor, Report
 from tests.views.page.pages import (
     SENTENCE,
@@ -140,13 +142,59 @@ def test_a_head_or_token_is_highlighted_everywhere(opened: Opened) -> None:
     assert "tr" in linked(page, '[data-head="1:2"]')
 
 
-def test_a_page_in_a_sandboxed_frame_has_no_address(opened: Opened) -> None:
+def select_in_map(page: Any, row: int, column: int) -> None:
+    """Click a cell of a map of six tokens, scrolled to the lower edge of the window."""
+    cells = page.locator("#map .map-cells")
+    cells.evaluate("cells => cells.scrollIntoView({ block: 'end', behavior: 'instant' })")
+    box = cells.bounding_box()
+    x, y = ((place + 0.5) / 6 for place in (column, row))
+    cells.click(position={"x": x * box["width"], "y": y * box["height"]})
+
+
+@pytest.mark.parametrize("width", [800, 390])
+def test_a_sheet_shows_what_is_selected_in_a_narrow_window(opened: Opened, width: int) -> None:
+    page = opened(page_of(sentence_heads()), width=width)
+    sheet, close = page.locator("#selected"), page.get_by_role("button", name="Close", exact=True)
+    assert sheet.is_hidden()
+    select_in_map(page, 5, 2)
+    box, row = sheet.bounding_box(), page.locator("#map .frame").first.bounding_box()
+    assert box["y"] + box["height"] == 900 and 0 < box["height"] <= 0.4 * 900
+    assert row["y"] + row["height"] <= box["y"] and row["y"] > 0
+    assert (
+        selected(page) == ["5 street×"] and page.evaluate("document.activeElement.className") == "map-cells"
+    )
+    page.keyboard.press("Escape")
+    assert page.locator(".card").is_hidden() and page.evaluate("location.hash") == "#query=5"
+    page.keyboard.press("Enter")  # deselects the cell's token, another Enter selects it
+    page.keyboard.press("Enter")
+    close.click()
+    assert (
+        page.locator(".card").is_hidden() and page.evaluate("document.activeElement.className") == "map-cells"
+    )
+    page.keyboard.press("Escape")
+    wait_for_address(page, "")
+    select_in_map(page, 5, 2)
+    page.get_by_role("button", name="Deselect 5 street").click()
+    assert (
+        sheet.locator(".card").is_hidden()
+        and page.evaluate("document.activeElement.className") == "map-cells"
+    )
+    page.set_viewport_size({"width": 1280, "height": 900})
+    select_in_map(page, 5, 2)
+    page.locator(".card").wait_for()
+    assert close.is_hidden()
+
+
+def test_a_page_in_a_sandboxed_frame_has_a_sheet_but_no_address(opened: Opened) -> None:
     within = html.escape(page_of(sentence_heads()))
     frame = f'<iframe sandbox="allow-scripts" width=800 height=540 srcdoc="{within}"></iframe>'
-    page = opened(f"<!doctype html><html data-drawn>{frame}")
+    page = opened(f"<!doctype html><html data-drawn>{frame}", unfolded=False)
     inside = page.frame_locator("iframe")
     inside.locator('.thumbnail[title="head 1:2"]').click()
     inside.locator("#matrix-title", has_text="head 1:2").wait_for()
-    inside.locator('.token[data-side="query"][data-index="4"]').click()
+    select_in_map(inside, 4, 2)
     inside.locator(".card").wait_for()
+    assert 0 < inside.locator("#selected").bounding_box()["height"] <= 0.4 * 540
+    inside.locator("body").press("Escape")
+    inside.locator(".card").wait_for(state="hidden")
     assert inside.locator("#problem").is_hidden()

@@ -6,6 +6,7 @@ import { paintLooks } from "./looks.js";
 import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
 import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor, showView } from "./show.js";
+import { closeSheet } from "./sheet.js";
 import { byId } from "../parts/elements.js";
 import { namesIn } from "../values/labels.js";
 
@@ -74,6 +75,7 @@ export function listen() {
   for (const view of ["map", "lines"])
     byId(`view-${view}`).addEventListener("click", () => run(showView(view)));
   sides.clear.addEventListener("click", clearSelection);
+  byId("close-selected").addEventListener("click", closeSheet);
   byId("theme").addEventListener("click", ({ target }) => {
     const theme =
       THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "automatic") + 1) % THEMES.length];
@@ -95,7 +97,7 @@ export function listen() {
   });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, select") || event.ctrlKey || event.altKey || event.metaKey) return;
-    if (event.key === "Escape") clearSelection();
+    if (event.key === "Escape" && (closeSheet() || clearSelection())) event.preventDefault();
     if (event.key === ",") step(-1);
     if (event.key === ".") step(1);
   });

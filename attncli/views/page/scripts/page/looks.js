@@ -1,6 +1,7 @@
 // Attention of heads over pictures. One query is chosen for all heads.
 
 import { chosen, matrix, overview, pictureView, start } from "./chosen.js";
+import { openSheet } from "./sheet.js";
 import { showCards } from "../parts/cards.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { Picture } from "../parts/picture.js";
@@ -200,6 +201,7 @@ export function pickQuery(token) {
   chosen.lookedQuery = undefined;
   later(drawLooks);
   chosen.onChange();
+  openSheet();
 }
 
 function drawLooks() {

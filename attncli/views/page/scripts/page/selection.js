@@ -4,6 +4,7 @@ import { beside, chosen, comparedMap, map, matrix, sides } from "./chosen.js";
 import { ofOwnSide, showHeadKeys, views } from "./heads.js";
 import { aboutCell, link } from "./linked.js";
 import { isSameSize } from "./matrix.js";
+import { closeSheet, openSheet } from "./sheet.js";
 import { showCards } from "../parts/cards.js";
 import { byId } from "../parts/elements.js";
 import { PIN_COLOURS } from "../parts/tokens.js";
@@ -128,7 +129,16 @@ export function pin({ side, index }) {
   const token = { side, index };
   const others = chosen.pins.filter((other) => !isSame(other, token));
   chosen.pins = others.length === chosen.pins.length ? withPin(others, token) : others;
+  showSelected();
+}
+
+// Draw the selection where the eye is. A card that closes leaves the focus to the next one.
+function showSelected() {
+  const wasInCards = byId("cards").contains(document.activeElement);
   showSources();
+  if (wasInCards) (byId("cards").querySelector(".unpin") ?? byId("close-selected")).focus({ preventScroll: true });
+  if (chosen.pins.length) openSheet();
+  else closeSheet();
 }
 
 function withPin(pins, token) {
@@ -142,12 +152,16 @@ export function selectOnly(tokens) {
   let pins = chosen.pins.filter((pin) => tokens.some((token) => isSame(pin, token)));
   for (const token of tokens) if (!pinOf(token)) pins = withPin(pins, token);
   chosen.pins = [...new Set(tokens.map(pinOf))];
-  showSources();
+  showSelected();
 }
 
+// Returns true if there was a selection.
 export function clearSelection() {
+  const { length } = chosen.pins;
   chosen.pins = [];
   if (matrix) showSources();
+  closeSheet();
+  return length > 0;
 }
 
 export function toggleAllHeads() {
