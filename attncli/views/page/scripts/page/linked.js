@@ -30,7 +30,7 @@ function highlight(about) {
 // Also called for elements that were added while others are highlighted.
 function addClass() {
   if (!linkedPairs.length) return;
-  const selector = linkedPairs.map(([name, value]) => `[data-${name}="${CSS.escape(value)}"]`).join();
+  const selector = linkedPairs.map(([name, value]) => `[data-${name}~="${CSS.escape(value)}"]`).join();
   for (const element of byId("main").querySelectorAll(selector)) element.classList.add(CLASS);
 }
 

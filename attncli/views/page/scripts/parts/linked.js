@@ -1,4 +1,4 @@
-// What elements are about: a head (`data-head="5:11"`) and tokens of the text (`data-query`, `data-key`, `data-token`:
+// What elements are about: heads (`data-head="5:11"`) and tokens of the text (`data-query`, `data-key`, `data-token`:
 // positions). Pointing at such an element, or focusing it, highlights everything that is about the same.
 
 const ATTRIBUTES = ["head", "query", "key", "token"];
@@ -9,10 +9,12 @@ const positionIn = (value, label) => (Number.isInteger(value) ? String(value) : 
 const LABEL = /^\d+(?= \S|$)/;
 const LABEL_WITH_TOKEN = /^\d+(?= \S)/; // a token may be a number
 
-function linkedHead({ layer, head, stack = "self" }) {
-  if (typeof head === "string") return head;
-  if (!Number.isInteger(layer) || !Number.isInteger(head)) return undefined;
-  return `${stack === "self" ? "" : `${stack}:`}${layer}:${head}`;
+const HEAD = /^(\w+:)?\d+:\d+$/;
+
+// The head of a row, or both ends of an edge.
+function linkedHead({ layer, head, stack = "self", from, to }) {
+  if (Number.isInteger(layer) && Number.isInteger(head)) return `${stack === "self" ? "" : `${stack}:`}${layer}:${head}`;
+  return [head, from, to].filter((name) => HEAD.test(name)).join(" ") || undefined;
 }
 
 // The head and the tokens that a row of a table is about, by attribute.
@@ -39,7 +41,7 @@ export const aboutElement = ({ dataset }) =>
 // a query and a key in every report.
 export function sameAs({ head, query, key, token }, isSelf) {
   const tokens = [query, key, token].filter((value) => value !== undefined);
-  const pairs = head === undefined ? [] : [["head", head]];
+  const pairs = head === undefined ? [] : head.split(" ").map((name) => ["head", name]);
   if (isSelf && tokens.length === 1) return [...pairs, ...["query", "key", "token"].map((name) => [name, tokens[0]])];
   if (query !== undefined) pairs.push(["query", query], ["token", query]);
   if (key !== undefined) pairs.push(["key", key], ...(isSelf ? [["token", key]] : []));
