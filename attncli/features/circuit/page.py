@@ -35,7 +35,7 @@ def _tables(report: Report) -> Mapping[str, Table]:
 
 def _short(value: object) -> object:
     """Return a number with the digits that a page can show."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 GRAPH = PageBlock(

@@ -231,6 +231,12 @@ def _edges_finding(report: Report) -> Iterator[str]:
         yield f"Of the heads, {plain_text(last.start)} {change} the logits: {signed(last.strength)}."
 
 
+def _page_table(report: Report) -> PageTable:
+    """The edges with the number that they are sorted by."""
+    edges = head_edges(report.result)
+    return PageTable("edges", ("from", "to", "side", edges[0].measure if edges else "strength"))
+
+
 CIRCUIT_SCREEN = FirstScreen(
     HeadEdges,
     (
@@ -242,7 +248,7 @@ CIRCUIT_SCREEN = FirstScreen(
     ),
     next_head=_fed_most,
     picture=_picture,
-    page_table=lambda _: PageTable("edges", ("from", "to", "side", "share")),
+    page_table=_page_table,
     finding=_edges_finding,
 )
 """The strongest edges as text and as a table; the heads that add the most to the logits."""

@@ -36,4 +36,5 @@ SCORE = PageBlock(
     script="score.js",
     style="score.css",
     data=_data,
+    is_above=True,
 )

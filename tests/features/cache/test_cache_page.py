@@ -9,18 +9,15 @@ def test_a_cell_of_the_grid_shows_the_keys_its_head_forgets(opened: Opened) -> N
     report = run("cache")
     heads, forgotten = report.table("heads"), report.table("forgotten")
     page = opened(page_of(report))
-    panel = page.locator("#forgotten")
-    assert (
-        panel.locator("h2").text_content() == f"keys that head {heads[0]['layer']}:{heads[0]['head']} forgets"
-    )
-    box = page.locator("#map .map-cells").bounding_box()
+    panel = page.locator("#forgotten .forgotten-text")
+    title = panel.locator("h2")
+    assert title.text_content() == f"Keys that head {heads[0]['layer']}:{heads[0]['head']} forgets"
     grid = report.tensors["worst"].values
     layer, head = 0, grid.shape[1] - 1
-    page.mouse.click(
-        box["x"] + (head + 0.5) * box["width"] / grid.shape[1],
-        box["y"] + (layer + 0.5) * box["height"] / grid.shape[0],
-    )
-    assert panel.locator("h2").text_content() == f"keys that head {layer}:{head} forgets"
+    cells = page.locator("#forgotten .head-cell")
+    assert cells.all_text_contents() == [f"{number:.2f}" for number in grid.flatten()]
+    cells.nth(head).click()
+    assert title.text_content() == f"Keys that head {layer}:{head} forgets"
     keys = [row for row in forgotten if (row["layer"], row["head"]) == (layer, head)]
     tokens = panel.locator(".token")
     assert tokens.count() == len(report.tokens)
@@ -43,6 +40,8 @@ def test_a_cell_of_the_grid_shows_the_keys_its_head_forgets(opened: Opened) -> N
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
     name = f"Show head {heads[1]['layer']}:{heads[1]['head']}"
     page.locator("#aside").get_by_role("button", name=name).click()
-    assert (
-        panel.locator("h2").text_content() == f"keys that head {heads[1]['layer']}:{heads[1]['head']} forgets"
-    )
+    assert title.text_content() == f"Keys that head {heads[1]['layer']}:{heads[1]['head']} forgets"
+    cells.nth(head).focus()
+    page.keyboard.press("ArrowDown")
+    assert title.text_content() == f"Keys that head {layer + 1}:{head} forgets"
+    assert page.locator("#forgotten .forgotten-curve polyline").count() == 2

@@ -20,4 +20,5 @@ def test_a_token_of_an_answer_shows_its_weight_on_each_source(opened: Opened) ->
     assert numbers.all_text_contents() == [f"{weights[3, place]:.2f}" for place in order]
     items.nth(0).hover()
     shares = [token.evaluate("e => e.style.getPropertyValue('--share')") for token in tokens.all()]
-    assert shares == [f"{round(70 * number / weights.max())}%" for number in weights[:, order[0]]]
+    assert shares == [f"{round(52 * number / weights.max())}%" for number in weights[:, order[0]]]
+    assert "weight of each token on this source" in page.locator("#answer .legend").text_content()

@@ -20,7 +20,7 @@ def test_a_click_on_a_key_shows_the_parts_of_its_score(opened: Opened) -> None:
         keys.nth(key).click()
         first = page.locator("#score table").first.locator("tbody tr").first
         largest = int(np.abs(adds[:, key]).argmax())
-        assert first.locator("td").all_text_contents()[:2] == [names[largest], f"{adds[largest, key]:.4f}"]
+        assert first.locator("td").all_text_contents()[:2] == [names[largest], f"{adds[largest, key]:.2f}"]
 
 
 def test_the_bars_of_a_logit_add_up_over_the_layers(opened: Opened) -> None:
