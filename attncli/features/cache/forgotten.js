@@ -56,7 +56,7 @@ function gridOf(heads, showHead) {
   showLegend(legend, shading, { decimals: 2, unit: `${NAMES[need]}, ${UNIT}` });
   const body = make("tbody");
   const cells = rows.map((row) => {
-    const cell = headCell(row[need], shading, fixed(row[need], 2));
+    const cell = headCell(row, row[need], shading, fixed(row[need], 2));
     cell.setAttribute("aria-label", `head ${row.layer}:${row.head}: ${fixed(row[need], 2)}`);
     for (const event of ["click", "focus"]) cell.addEventListener(event, () => showHead(row));
     return { row, cell };
@@ -79,7 +79,7 @@ function curveOf(curve) {
   const names = ["needle", "kl", "loss"].filter((name) => name in sorted[0]);
   const lines = names.map((name) => ({ name: NAMES[name], numbers: sorted.map((row) => row[name]) }));
   const places = sorted.map(({ cache }) => 100 * cache);
-  const labels = places.map((place) => `${fixed(place, 0)} %`);
+  const labels = places.map((place) => fixed(place, 0));
   return chartOf(`With a smaller cache, ${UNIT}`, lines, { name: "share of the cache that is left, in %", places, labels, isCounted: false });
 }
 

@@ -3,10 +3,11 @@
 
 import { layeredLayout } from "./layers.js";
 import { byId, fillSelect, make, makeSvg } from "attn/parts/elements.js";
+import { linkTo } from "attn/parts/linked.js";
 import { fixed } from "attn/values/numbers.js";
 
 const [BOTTOM, TOP] = [22, 6];
-const [LEAST_DOWN, MOST_DOWN] = [42, 180]; // between rows
+const [LEAST_DOWN, MOST_DOWN] = [42, 240]; // between rows
 const ABOVE_AND_BELOW = 300; // the height of the page's other parts, in a first screen without scrolling
 const [THINNEST, THICKEST] = [1.5, 6];
 const [ARROW, HIT_WIDTH] = [7, 10];
@@ -214,6 +215,7 @@ class Graph {
       makeSvg("rect", box),
       makeSvg("text", { x, y, dy: "0.35em", "text-anchor": "middle" }, name),
     );
+    if (name !== "logits") linkTo(node.mark, { head: name });
     node.mark.addEventListener("click", () => this.choose(this.chosen === name ? null : name));
     node.mark.addEventListener("pointerenter", () => this.isolate(name));
     node.mark.addEventListener("focus", () => this.isolate(name));

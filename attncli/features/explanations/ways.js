@@ -2,6 +2,7 @@
 // at a token frames it in every text and reads its scores.
 
 import { start } from "attn/page/chosen.js";
+import { link } from "attn/page/linked.js";
 import { byId, make, makeToken, moved } from "attn/parts/elements.js";
 import { Picture } from "attn/parts/picture.js";
 import { showShadeKey } from "attn/parts/shade_key.js";
@@ -36,7 +37,7 @@ async function cardsOfText({ tokens, statistics, matrices }) {
   const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
   const texts = [];
   const look = (place) => {
-    for (const { text } of texts) text.forEach((element, i) => element.classList.toggle("looked", i === place));
+    link(place === null ? {} : { token: String(place) });
     if (place === null) return byId("readout").replaceChildren();
     const scores = texts.filter(({ finite }) => finite.length).map(({ name, values }) => `${name} ${fixed(values[place], 3)}`);
     byId("readout").textContent = `token ${place} "${tokens[place]}": ${scores.join(", ")}`;

@@ -115,7 +115,7 @@ function lastRow(logit, numHeads, shareOf, axis) {
 }
 
 function cellOf(head, shading) {
-  const element = headCell(head.contribution, shading, fixed(head.contribution, 2));
+  const element = headCell(head, head.contribution, shading, fixed(head.contribution, 2));
   for (const event of ["pointerenter", "focus"]) element.addEventListener(event, () => tell(textOf(head)));
   return element;
 }

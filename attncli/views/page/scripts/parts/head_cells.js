@@ -1,16 +1,17 @@
 // Heads as coloured cells of a table, with a row per layer; arrow keys move from cell to cell.
 
 import { make, moved } from "./elements.js";
+import { linkTo } from "./linked.js";
 import { isLight, placeIn } from "../values/colours.js";
 
-// A cell in the colour of a number, which it also shows as text, black or white.
-export function headCell(number, shading, text) {
+// The cell of a head in the colour of its number, which it also shows as text, black or white.
+export function headCell(head, number, shading, text) {
   const place = Math.round(255 * placeIn(shading, number ?? 0));
   const colour = shading.map[Math.max(0, Math.min(255, place))];
   const ink = isLight(colour) ? "on-light" : "on-dark";
   const cell = make("td", { class: `head-cell ${ink}`, tabindex: -1 }, make("span", { text }));
   cell.style.backgroundColor = `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
-  return cell;
+  return linkTo(cell, head);
 }
 
 // Cells of `heads`, which are sorted by layer and have equally many heads in each: one of them is in the tab order.
