@@ -582,7 +582,7 @@ def test_a_page_without_tokens_has_its_ranked_table_beside_its_map(opened: Opene
     page = opened(page_of(why_report()), width=width)
     tables = page.locator("#tables .table")
     assert [title.split("\n")[0] for title in tables.all_inner_texts()] == [
-        "Head 29:2, token by token", "heads", "patterns",
+        "Head 29:2, token by token", "Heads", "Patterns",
     ]  # fmt: skip
     assert tables.nth(0).locator("tbody tr").nth(5).locator("th, td").all_inner_texts() == [
         "5 street",

@@ -78,6 +78,5 @@ function tokenTable({ keys }) {
       if (most >= 0) Object.assign(row, { looks_most_at: labelText(matrix.columnLabels[most]), weight: matrix.row(i)[most] });
     });
   }
-  rows.sort((one, other) => other.received_mass - one.received_mass);
-  return tableOf("Tokens by the weight they receive", rows, null, { meanings: ofTokens });
+  return tableOf("Tokens by the weight they receive", rows, null, { meanings: ofTokens, sort: "received_mass" });
 }

@@ -9,6 +9,8 @@ export const PLACES = ["layer", "head"];
 const MOST_HEADS = 1e6; // per layer, to sort by layer and head
 const FEW_ROWS = 10; // that are shown at first
 const MOST_LISTED = 4; // numbers of a list in one cell
+const MOST_BESIDE = 8; // columns of a table with a single row
+const OF_NAMES = ["statistic", "ranking", "predicts", "ranked_by"]; // columns whose cells are names of columns
 const PROSE = 48; // characters; a longer text is wrapped
 const headName = ({ layer, head }) => `${layer}:${head}`;
 const hasPlace = (row) => PLACES.every((axis) => axis in row);
@@ -21,7 +23,10 @@ export function meaningsOf({ columns }, table = "") {
 }
 
 // The label and the sentence of a table.
-export const tableMeaning = ({ columns }, table) => meaning(table, columns?.tables[table]?.about);
+export function tableMeaning({ columns }, table) {
+  const { label, about } = meaning(table, columns?.tables[table]?.about);
+  return { label: label[0].toUpperCase() + label.slice(1), about };
+}
 
 function meaning(name, [about = "", unit = "", label = ""] = []) {
   const inUnit = unit && `in ${unit}`;
@@ -73,6 +78,7 @@ export function tableOf(title, rows, onPlace, options = {}) {
   const { meanings = plainMeaning, about = "", names = null, sort = "", isAscending = false } = options;
   const lines = rows.map((row) => ({ row, cells: cellsByColumn(row) }));
   const columns = tableColumns(lines, names).map((column) => ({ ...column, ...meanings(column.name) }));
+  if (rows.length === 1 && columns.length > MOST_BESIDE) return listOfRow(title, about, lines[0], columns, meanings);
   const body = make("tbody");
   const view = { sorted: lines, isWhole: false };
   const fill = () => {
@@ -94,15 +100,30 @@ export function tableOf(title, rows, onPlace, options = {}) {
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
   const label = `table of ${title || rows.map((row) => row[""]).join(", ")}`;
   const box = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
-  const section = make(
+  const section = sectionOf(title, about, box);
+  if (rows.length > FEW_ROWS) section.append(moreButton(section, rows.length, view, fill));
+  return section;
+}
+
+function sectionOf(title, about, content) {
+  return make(
     "section",
     { class: "table" },
     title ? make("h2", { text: title }) : "",
     about ? make("p", { class: "quiet about", text: about }) : "",
-    box,
+    content,
   );
-  if (rows.length > FEW_ROWS) section.append(moreButton(section, rows.length, view, fill));
-  return section;
+}
+
+// A single row of many columns, which would be read by scrolling sideways.
+function listOfRow(title, about, { cells }, columns, meanings) {
+  const list = make("dl", { class: "statistics" });
+  for (const column of columns) {
+    const { children, textContent, title: full } = tableCell(cells[column.name], column, 1, meanings);
+    const value = make("dd", full ? { title: full } : {}, ...(children.length ? children : [textContent]));
+    list.append(make("div", column.title ? { title: column.title } : {}, make("dt", { text: column.label }), value));
+  }
+  return sectionOf(title, about, list);
 }
 
 function moreButton(section, count, view, fill) {
@@ -140,6 +161,9 @@ function cellsByColumn(row) {
       for (const [part, item] of Object.entries(value)) cells[`${name} ${part}`] = item;
     } else cells[name] = value;
   }
+  for (const end of Object.keys(row).filter((name) => PLACES.every((axis) => `${name}_${axis}` in row))) {
+    for (const axis of PLACES) delete cells[`${end}_${axis}`]; // the end itself is a name such as 5:11
+  }
   if (!hasPlace(row)) return cells;
   const { layer, head } = row;
   if (layer !== null && layer !== undefined) {
@@ -147,9 +171,6 @@ function cellsByColumn(row) {
     cells.head = { text, order: layer * MOST_HEADS + (head ?? MOST_HEADS - 1) };
   }
   delete cells.layer;
-  for (const end of Object.keys(row).filter((name) => PLACES.every((axis) => `${name}_${axis}` in row))) {
-    for (const axis of PLACES) delete cells[`${end}_${axis}`];
-  }
   return cells;
 }
 
@@ -227,7 +248,7 @@ function tableCell(cell, { name, kind, isWhole }, place, meanings) {
   if (isEmptyCell(cell)) return make(tag, { class: kind, ...scope, text: isText ? "" : NO_NUMBER });
   if (isPlaceCell(cell)) return make(tag, { class: "text place", ...scope, text: cell.text });
   if (typeof cell === "boolean") return make(tag, { class: kind, ...scope, text: cell ? "yes" : "no" });
-  if (name === "statistic" && typeof cell === "string") {
+  if (OF_NAMES.includes(name) && typeof cell === "string") {
     const { label, title } = meanings(cell);
     return make(tag, { class: kind, ...scope, ...(title ? { title } : {}), text: label });
   }
