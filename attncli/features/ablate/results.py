@@ -6,9 +6,9 @@ from attncli.records.columns import Record, Records, Result, column, group
 from attncli.records.meanings import LOOKED_AT
 
 
-def _effect(about: str, unit: str = "") -> float | None:
+def _effect(about: str, unit: str = "", label: str = "") -> float | None:
     """Return the type of a number or, for several texts, of a mean with its interval."""
-    effect: float | None = column(unit=unit, about=about, has_interval=True, is_needed=False)
+    effect: float | None = column(unit=unit, label=label, about=about, has_interval=True, is_needed=False)
     return effect
 
 
@@ -28,7 +28,9 @@ class Effects(BaselineNumbers):
     loss: float | None = _effect("Rise of the mean loss per token without the head", "nats")
     probability: float | None = _effect("Change of the answer's probability without the head")
     logit_difference: float | None = _effect("Change of the logit difference without the head", "logit")
-    kl: float | None = _effect("KL divergence of the predictions without the head from those with it", "nats")
+    kl: float | None = _effect(
+        "KL divergence of the predictions without the head from those with it", "nats", "KL"
+    )
     restored: float | None = _effect("Share of the other prompt's logit difference that the swap restores")
     cls_change: float | None = _effect("1 - cosine of the vectors of [CLS] without the head and with it")
     output_change: float | None = _effect("Relative change of the last hidden states, mean over tokens")

@@ -33,7 +33,7 @@ def test_a_table_shows_ten_rows_and_on_demand_and_on_paper_all(opened: Opened) -
 
 def test_cells_of_each_kind_and_columns_without_any(opened: Opened) -> None:
     row = {"token": "  a", "few": [1, 2], "several": [0.5] * 5, "empty": None, "flag": True, "gap": None}
-    row |= {"from": "1:2", "from_layer": 1, "from_head": 2, "layer": 3, "head": 4, "tiny": 1.25e-7}
+    row |= {"from": "1:2", "from_layer": 1, "from_head": 2, "layer": 3, "head": 4, "tiny": 1.27e-7}
     page = table_page(opened, "unknown", rows=[row, row | {"gap": 2, "head": None, "flag": False}])
     table = page.locator("#tables .table")
     assert table.locator("thead th").all_inner_texts() == [
@@ -41,8 +41,9 @@ def test_cells_of_each_kind_and_columns_without_any(opened: Opened) -> None:
     ]  # fmt: skip
     first, second = (table.locator("tbody tr").nth(i).locator("th, td") for i in range(2))
     assert [cell.strip() for cell in first.all_inner_texts()] == [
-        "3:4", "a", "1, 2", "5 numbers", "yes", "-", "1:2", "1.2500e-7",
+        "3:4", "a", "1, 2", "5 numbers", "yes", "-", "1:2", "1.3e-7",
     ]  # fmt: skip
+    assert first.nth(7).get_attribute("title") == "1.2700e-7"
     assert first.nth(1).text_content() == "  a" and first.nth(3).get_attribute("title").startswith("0.5000, ")
     assert second.first.text_content() == "layer 3"
     style = "cell => [getComputedStyle(cell).textAlign, getComputedStyle(cell).whiteSpace]"

@@ -49,10 +49,16 @@ export function showTables(container, report, isReplaced, onPlace) {
     }
     const isMapping = value && typeof value === "object";
     const names = isMapping ? Object.keys(value).join() : name;
-    if (!shared.has(names)) shared.set(names, { meanings, rows: [] });
-    shared.get(names).rows.push({ "": label, ...(isMapping ? value : { value }) });
+    if (!shared.has(names)) shared.set(names, []);
+    shared.get(names).push({ label, about, meanings, row: isMapping ? value : { value } });
   }
-  for (const { meanings, rows } of shared.values()) tables.push(tableOf("", rows, null, { meanings }));
+  for (const [{ label, about, meanings, row }, ...others] of shared.values()) {
+    if (!others.length) tables.push(tableOf(label, [row], null, { meanings, about }));
+    else {
+      const rows = [{ "": label, ...row }, ...others.map((other) => ({ "": other.label, ...other.row }))];
+      tables.push(tableOf("", rows, null, { meanings }));
+    }
+  }
   container.replaceChildren(...tables);
 }
 
@@ -241,6 +247,12 @@ function tableLine({ row, cells }, columns, meanings, onPlace) {
   return line;
 }
 
+// Tiny numbers have two digits, and all of them in the title.
+function numberText(value) {
+  const text = scalar(value);
+  return text.includes("e-") ? { text: value.toExponential(1), title: text } : { text };
+}
+
 function tableCell(cell, { name, kind, isWhole }, place, meanings) {
   const isText = kind === "text";
   const tag = place === 0 && isText ? "th" : "td";
@@ -256,8 +268,8 @@ function tableCell(cell, { name, kind, isWhole }, place, meanings) {
     const length = cell.length > PROSE ? " prose" : "";
     return make(tag, { class: `text${length}`, ...scope }, makeToken(cell));
   }
-  if (!Array.isArray(cell)) return make(tag, { class: kind, ...scope, text: isWhole ? cell : scalar(cell) });
-  const listed = cell.map((item) => (Number.isInteger(item) ? item : scalar(item))).join(", ");
+  if (!Array.isArray(cell)) return make(tag, { class: kind, ...scope, ...(isWhole ? { text: cell } : numberText(cell)) });
+  const listed = cell.map((item) => (Number.isInteger(item) ? item : numberText(item).text)).join(", ");
   if (cell.length <= MOST_LISTED) return make(tag, { class: kind, ...scope, text: listed });
   return make(tag, { class: kind, ...scope, title: listed, text: `${cell.length} numbers` });
 }
