@@ -493,7 +493,7 @@ def grid_lines(drawings: Sequence[Elastic]) -> int:
     return sum(drawing.most + 2 for drawing in drawings)
 
 
-MOST_PAGE_COLUMNS = 4
+MOST_PAGE_COLUMNS = 3
 """The most columns of a ranked table that a page shows beside the picture by default."""
 
 
