@@ -287,6 +287,11 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
         return Meaning(meaning.about, unit or meaning.unit, meaning.label or spaced(name))
 
     @classmethod
+    def meanings(cls) -> Iterator[tuple[str, Meaning]]:
+        """Yield the name and the meaning of each declared column."""
+        yield from ((name, cls.meaning(name)) for name in cls.columns)
+
+    @classmethod
     def has_computed_columns(cls) -> bool:
         """Return True if a column is computed from a row's other cells."""
         return any(declared.of is not None for declared in cls.columns.values())

@@ -29,9 +29,8 @@ def glossary(left_out: Collection[str] = ()) -> dict[str, list[Entry]]:
     for kind, group in _groups():
         if group.name in left_out:
             continue
-        rows = group.kind
-        for name in () if rows is None else rows.columns:
-            meanings.setdefault(name, {}).setdefault(rows.meaning(name), []).append(f"{kind}: {group.name}")
+        for name, meaning in () if group.kind is None else group.kind.meanings():
+            meanings.setdefault(name, {}).setdefault(meaning, []).append(f"{kind}: {group.name}")
     for table, names in (("rows", OF_ROWS), ("keys", OF_KEYS)):
         for name in names:
             meanings.setdefault(name, {}).setdefault(meaning_of_name(name), []).append(f"{ANY}: {table}")

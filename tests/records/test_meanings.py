@@ -18,9 +18,9 @@ def test_every_column_of_a_built_in_result_has_a_sentence() -> None:
         for meaning, tables in entries:
             assert meaning.about and meaning.about == meaning.about.strip(". "), (name, tables)
             assert meaning.label, name
-    tables = [group for result in KINDS.values() for group in result.groups()]
-    assert all(group.meaning.about for group in tables if group.kind and not group.is_numbers)
-    assert all(group.kind.others.about for group in tables if group.kind and group.kind.others)
+    groups = [group for result in KINDS.values() for group in result.groups()]
+    assert all(group.meaning.about for group in groups if group.kind and not group.is_numbers)
+    assert all(group.kind.others.about for group in groups if group.kind and group.kind.others)
 
 
 def test_ends_of_intervals_and_shares_follow_from_their_column() -> None:

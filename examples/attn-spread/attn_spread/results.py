@@ -6,12 +6,14 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class HeadSpread(Record):
-    """A head and the standard deviation of its key positions, mean over queries."""
+    """A head and the spread of its keys."""
 
     stack: str
     layer: int
     head: int
-    spread: float = column(unit="tokens")
+    spread: float = column(
+        unit="tokens", about="Standard deviation of the head's key positions, mean over queries"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

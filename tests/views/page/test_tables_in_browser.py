@@ -32,7 +32,14 @@ def test_a_table_shows_ten_rows_and_on_demand_and_on_paper_all(opened: Opened) -
 
 
 def test_cells_of_each_kind_and_columns_without_any(opened: Opened) -> None:
-    row = {"token": "  a", "few": [1, 2], "several": [0.5] * 5, "empty": None, "flag": True, "gap": None}
+    row: dict[str, Any] = {
+        "token": "  a",
+        "few": [1, 2],
+        "several": [0.5] * 5,
+        "empty": None,
+        "flag": True,
+        "gap": None,
+    }
     row |= {"from": "1:2", "from_layer": 1, "from_head": 2, "layer": 3, "head": 4, "tiny": 1.27e-7}
     page = table_page(opened, "unknown", rows=[row, row | {"gap": 2, "head": None, "flag": False}])
     table = page.locator("#tables .table")
