@@ -1,6 +1,6 @@
 """The parts of findings, the sentences that a page begins with: names of heads and tokens, and numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ from attncli.views.matrices import (
     hidden_cells,
     tensor_matrices,
 )
-from attncli.views.texts import fixed, labelled_axes, shortened, token_name, untrained
+from attncli.views.texts import NO_NUMBER, fixed, labelled_axes, shortened, token_name, untrained
 
 SMALL, NOTHING = 0.1, 1e-3
 """Below SMALL, numbers have two significant digits; below NOTHING, they are 0."""
@@ -45,16 +45,27 @@ def signed(value: float | None) -> str:
     return f"+{text}" if value is not None and value > 0 and float(text) > 0 else text
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """Format a share like `62 %`."""
-    return f"{100 * share:.0f} %"
+    return NO_NUMBER if share is None else f"{100 * share:.0f} %"
 
 
-def ends(row: Mapping[str, Any], low: str = "lower", high: str = "upper") -> str:
+def ends(
+    row: Mapping[str, Any],
+    low: str = "lower",
+    high: str = "upper",
+    *,
+    text: Callable[[float], str] = number,
+) -> str:
     """Return a row's interval as ` (0.12 to 0.34)`, or an empty string if it has none."""
     if row.get(low) is None or row.get(high) is None:
         return ""
-    return f" ({number(row[low])} to {number(row[high])})"
+    return f" ({text(row[low])} to {text(row[high])})"
+
+
+def words_of(name: str) -> str:
+    """Return the name of a column or statistic as words."""
+    return plain_text(name.replace("_", " "))
 
 
 def named_head(row: Mapping[str, Any]) -> str:

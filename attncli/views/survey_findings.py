@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LAST, POSITION, stack_label
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LAST, POSITION
 from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey
 from attncli.system.plain_text import counted, plain_text
-from attncli.views.findings import ends, listed, named_head, number, quoted, some_heads
+from attncli.views.findings import ends, listed, named_head, number, quoted, some_heads, weights_finding, words_of
 from attncli.views.head_screens import by_stack, pattern_heads
-from attncli.views.matrices import head_name, in_words, tensor_unit
+from attncli.views.matrices import head_name, tensor_unit
 from attncli.views.texts import the_token
 
 LOOKED_AT = {
@@ -36,13 +36,14 @@ def survey_finding(report: Report) -> Iterator[str]:
     survey = report.result_of(HeadSurvey)
     if survey.patterns and (report.spec.get("pattern") or not report.spec.get("sort")):
         yield from _patterns(report, survey)
-    elif survey.heads and report.spec.get("sort"):
+    elif survey.heads and report.spec.get("sort") in survey.heads.cells:
         yield _first_head(report, survey)
     elif survey.linear:
         yield _farthest(survey)
+    elif grids := {name: grid for name, grid in report.tensors.items() if grid.axes == PLACES}:
+        yield from (_ends_of_grid(*each) for each in grids.items() if np.isfinite(each[1].values).any())
     else:
-        grids = ((name, grid) for name, grid in report.tensors.items() if grid.axes == PLACES)
-        yield from (_ends_of_grid(name, grid) for name, grid in grids if np.isfinite(grid.values).any())
+        yield from weights_finding(report)
 
 
 def _with_unit(value: float | None, statistic: str) -> str:
@@ -55,7 +56,7 @@ def _first_head(report: Report, survey: HeadSurvey) -> str:
     head, sort = survey.heads[0], str(report.spec["sort"])
     name, value = f"Head {named_head(head)}", head.number(sort)
     if value is None:
-        return plain_text(f"No head has a number for {in_words(sort)}: the text has no such tokens.")
+        return plain_text(f"No head has a number for {words_of(sort)}: the text has no such tokens.")
     place = (sort, head.stack, head.layer, head.head)
     intervals = (row for row in survey.intervals if (row.statistic, row.stack, row.layer, row.head) == place)
     between = "".join(map(ends, intervals))
@@ -71,7 +72,7 @@ def _first_head(report: Report, survey: HeadSurvey) -> str:
         return f"{name} gives {KEYS_OF_STATISTICS[sort]} {weight} of its weight, the {which}{total}."
     which = "smallest" if is_least else "largest"
     with_unit = f"{_with_unit(value, sort)}{between}"
-    return plain_text(f"{name} has the {which} {in_words(sort)}{total}: {with_unit}.")
+    return plain_text(f"{name} has the {which} {words_of(sort)}{total}: {with_unit}.")
 
 
 def _typed(name: object) -> str:
@@ -90,10 +91,11 @@ def _patterns(report: Report, survey: HeadSurvey) -> Iterator[str]:
     texts = []
     for stack in stacks:
         rows = [row for row in known if row.stack == stack and (row.heads or asked)]
-        label = f"{stack_label(stack)}: " * (len(stacks) > 1)
+        label = f"{stack}: " * (len(stacks) > 1)
         if rows:
             most = max(rows, key=lambda row: row.heads or 0)
-            texts.append(f"{label}{_in_words(most, survey, totals.get(stack, 0), with_names=not label)}")
+            text = _in_words(most, survey, totals.get(stack, 0), with_names=not label)
+            texts.append(f"{label}{text[0].lower()}{text[1:]}")
     text = plain_text("; ".join(texts))
     if not text and any(row.heads is not None for row in known):
         yield "No head looks mainly at one kind of token, such as the first or the previous one."
@@ -157,6 +159,6 @@ def _ends_of_grid(name: str, grid: NamedTensor) -> str:
     )
     texts = [
         f"{layer}:{head} has the {which}: {_with_unit(float(grid.values[layer, head]), statistic)}"
-        for which, (layer, head) in ((f"largest {in_words(name)}", most), ("smallest", least))
+        for which, (layer, head) in ((f"largest {words_of(name)}", most), ("smallest", least))
     ]
     return plain_text(f"Head {'; '.join(texts[: 1 + (most != least)])}.")

@@ -22,7 +22,7 @@ from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.findings import named_head, number, quoted, token_at
+from attncli.views.findings import named_head, number, quoted, token_at, words_of
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -33,7 +33,7 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.matrices import in_words, pictured, place_names, tensor_matrices
+from attncli.views.matrices import pictured, place_names, tensor_matrices
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart, heading_lines
@@ -148,7 +148,7 @@ def _comparison_finding(report: Report) -> Iterator[str]:
     elif result.changed_heads:
         first = result.changed_heads[0]
         count = counted(len({(row.stack, row.layer, row.head) for row in result.changed_heads}), "head")
-        change = f"{in_words(first.statistic)} goes from {number(first.a)} to {number(first.b)}"
+        change = f"{words_of(first.statistic)} goes from {number(first.a)} to {number(first.b)}"
         yield plain_text(f"{count} changed beyond chance, {named_head(first)} most: its {change}.")
     elif result.heads_difference:
         yield _largest_difference(result.heads_difference)
@@ -160,9 +160,11 @@ def _comparison_finding(report: Report) -> Iterator[str]:
 
 def _moved_row(report: Report, row: MovedRow) -> str:
     """Return a sentence on a row of weights, with the keys that gained and lost the most."""
-    place = {name: row[name] for name in row if name in ("batch", *PLACES)}
-    of_map = f" in {', '.join(place_names([*place.items()]))}" if place else ""  # type: ignore[arg-type]
-    query = token_at(report, "query", int(row["query"])) if "query" in row else "one row"
+    places = ((name, row[name]) for name in row if name in ("batch", *PLACES))
+    place = [(name, index) for name, index in places if isinstance(index, int)]
+    of_map = f" in {', '.join(place_names(place))}" if place else ""
+    at = row.get("query")
+    query = token_at(report, "query", at) if isinstance(at, int) else "one row"
     gained, lost = (token_at(report, "key", key) for key in (row.gained_key, row.lost_key))
     gained, lost = ("itself" if key == query and not report.context_tokens else key for key in (gained, lost))
     changes = []
@@ -302,7 +304,7 @@ def _texts_finding(report: Report) -> Iterator[str]:
         )
         yield f"{name}: from {queries}, it looks at {in_a} in A and at {in_b} in B."
     else:
-        change = f"{in_words(head.statistic)} goes from {number(head.a)} in A to {number(head.b)} in B"
+        change = f"{words_of(head.statistic)} goes from {number(head.a)} in A to {number(head.b)} in B"
         yield plain_text(f"{name}: {change}.")
     for row in (result.predictions or ())[:1]:
         before, after = number(row.a), number(row.b)

@@ -11,9 +11,8 @@ from attncli.records.columns import FEW, Records, few_notes
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.findings import ends, number, quoted
+from attncli.views.findings import ends, number, quoted, words_of
 from attncli.views.first_screen import FirstScreen, Notes, PageTable, Sentences, Special, TitleLine
-from attncli.views.matrices import in_words
 from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
 from attncli.views.survey_findings import KEYS_OF_STATISTICS
 from attncli.views.texts import fixed, half_width, shortened
@@ -102,7 +101,7 @@ def _finding(report: Report) -> Iterator[str]:
     """Yield the head's mean, and its strongest row."""
     result, head = report.result_of(HeadExamples), plain_text(str(report.spec.get("head")))
     sort = str(report.spec.get("sort"))
-    statistic = plain_text(in_words(sort))
+    statistic = words_of(sort)
     if result.mean is None:
         yield f"No text has a token with {statistic}."
         return

@@ -191,7 +191,7 @@ def _explanations_finding(report: Report) -> Iterator[str]:
     ways = result.ways.where(lambda row: row.first_agrees is not None)
     agreeing = sum(row.first_agrees or 0 for row in ways)
     if ways:
-        yield f"{agreeing} of {counted(len(ways), 'way')} to read the model, too, rank this {what} first."
+        yield f"{agreeing} of {counted(len(ways), 'way')} to read the model rank this {what} first, too."
     else:
         yield f"Several {what}s are tied for the largest loss."
 

@@ -8,7 +8,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.findings import named_head, number, quoted
+from attncli.views.findings import named_head, number, quoted, words_of
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -23,7 +23,7 @@ from attncli.views.first_screen import (
     field_rows,
 )
 from attncli.views.head_screens import LINEAR, SIGNED_HEADS, size_of
-from attncli.views.matrices import in_words, pictured
+from attncli.views.matrices import pictured
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.screens import LooksAtPictures
@@ -177,13 +177,13 @@ def _finding(report: Report) -> Iterator[str]:
     value = ranked[0].number(sort)
     if value is None or not (float(number(value)) or is_least):
         is_copying = sort == "retrieval"
-        what = "copied from where it looked" if is_copying else f"has any {plain_text(in_words(sort))}"
+        what = "copied from where it looked" if is_copying else f"has any {words_of(sort)}"
         yield f"No head {what}."
         return
     of_heads = "" if report.spec.get("top") else f" of {len(ranked):,} heads"
     which = "least" if is_least else "most"
     among = "" if len(ranked) == 1 else f", the {which}{of_heads}"
-    does = f"has {plain_text(in_words(sort))} {number(value)}"
+    does = f"has {words_of(sort)} {number(value)}"
     if sort in GIVES:
         does = f"gives {GIVES[sort]} {number(value)} of its weight"
     yield f"Head {named_head(ranked[0])} {does}{among}."

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from attncli.records.columns import Record, Records, Result, column, group, number
 
+ALL = "all relations"
+"""All relations together; no relation has a space in its name."""
+
 
 class BestOfRelation(Record):
     """The head that finds the most words of a relation, compared with the best fixed offset."""

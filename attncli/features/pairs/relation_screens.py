@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attncli.features.pairs.relation_results import BestOfRelation, HeadRelations
+from attncli.features.pairs.relation_results import ALL, BestOfRelation, HeadRelations
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
@@ -48,13 +48,14 @@ def _beyond_offset(row: BestOfRelation) -> str:
 
 def _finding(report: Report) -> Iterator[str]:
     """Yield the number of relations that a head finds better than an offset, and the clearest of them."""
-    best = report.result_of(HeadRelations).best
+    every = report.result_of(HeadRelations).best
+    best = every.where(lambda row: row.relation != ALL) or every
     beyond = best.where(lambda row: row.is_beyond_offset)
-    than = "more words than any fixed offset"
+    relations = counted(len(best), "relation")
     if beyond:
-        yield f"For {len(beyond)} of {counted(len(best), 'relation')}, a head finds {than}."
+        yield f"For {len(beyond)} of {relations}, a head finds more words than any fixed offset."
     else:
-        yield f"For none of {counted(len(best), 'relation')} is a head shown to find {than}."
+        yield f"No head is shown to find more words than a fixed offset ({relations})."
     row = max(beyond or best, key=lambda row: row.share - row.offset_share)
     name, finds = plain_text(row.relation), f"{percent(row.share)} of {counted(row.words, 'word')}"
     yield (

@@ -16,6 +16,7 @@ from attncli.errors import UserError
 from attncli.features.pairs.pair_counts import most_looked_at
 from attncli.features.pairs.pair_files import PairedText, SentenceFile
 from attncli.features.pairs.relation_results import (
+    ALL,
     BestOfRelation,
     HeadOnRelation,
     HeadOnRelations,
@@ -30,8 +31,6 @@ from attncli.models.removal import heads_removed
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 
-ALL = "all relations"
-"""All relations together; no relation has a space in its name."""
 DIRECTIONS = ("to_head", "from_head")
 """The dependent gives its head the most weight; no other word gives the dependent as much as its head."""
 

@@ -1,6 +1,6 @@
 """The first screen of `heads --pairs`: the best head of each measure on held-out texts, and an example."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from attncli.features.pairs.results import (
@@ -137,21 +137,18 @@ def _finding(report: Report) -> Iterator[str]:
     """Yield the best head beside the best fixed offset, on held-out texts, and several heads together."""
     result = report.result_of(HeadsOnPairs)
     best = result.best_head
+    is_hit = best.measure == "hit"
+    text: Callable[[float | None], str] = percent if is_hit else number
     share = best.choosing if best.held_out is None else best.held_out
-    where = "" if best.held_out is None else " of texts that it was not chosen on"
-    text = percent(share) if best.measure == "hit" else number(share)
-    finds = f"the known partner of {text} of the positions{where}{ends(best)}"
-    if best.measure != "hit":
-        finds = f"known pairs with a precision of {text}{where.replace(' of', ' on')}{ends(best)}"
+    where = "" if best.held_out is None else " on texts that it was not chosen on"
+    shares = f"{text(share)}{ends(best, text=text)}"
+    finds = f"{shares} of known partners" if is_hit else f"known pairs with precision {shares}"
     offset = ""
-    if best.offset is not None and best.offset_share is not None:
-        share = percent(best.offset_share) if best.measure == "hit" else number(best.offset_share)
-        offset = f"; the best fixed offset, {best.offset:+d}, finds {share}"
-    yield f"Head {named_head(best)} finds {finds}{offset}."
-    for row in result.combined:
-        if row.measure == best.measure and row.held_out is not None:
-            share = percent(row.held_out) if row.measure == "hit" else number(row.held_out)
-            yield f"{counted(row.num_heads, 'head')} together: {share}."
+    if best.offset is not None:
+        offset = f"; the best fixed offset, {best.offset:+d}: {text(best.offset_share)}"
+    yield f"Head {named_head(best)} finds {finds}{where}{offset}."
+    for row in result.combined.where(lambda row: row.measure == best.measure):
+        yield f"{counted(row.num_heads, 'head')} together: {text(row.held_out)}."
 
 
 PAIRS_SCREEN = FirstScreen(

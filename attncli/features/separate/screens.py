@@ -13,7 +13,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.findings import ends, named_head, number, quoted
+from attncli.views.findings import ends, named_head, number, quoted, words_of
 from attncli.views.first_screen import (
     FirstScreen,
     IntervalCells,
@@ -28,7 +28,6 @@ from attncli.views.first_screen import (
     TextCells,
     interval,
 )
-from attncli.views.matrices import in_words
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, file_name, fixed
@@ -129,8 +128,11 @@ def _separate_finding(report: Report) -> Iterator[str]:
         auroc = f"AUROC {number(held_out.auroc)}{ends(held_out)}"
         yield f"On new texts, heads tell {sides} with {auroc}; {baseline} alone, {number(held_out.baseline)}."
     for row in result.strongest[:1]:
-        best = f"{named_head(row)} by {plain_text(in_words(row.statistic))}"
-        yield f"The best single head is {best}: {number(row.auroc)} (p = {fixed(row.p_value, 3)})."
+        side = "higher" if row.auroc > 0.5 else "lower"
+        best = f"{named_head(row)}, whose {words_of(row.statistic)} is {side}"
+        where = quoted(result.fitted[0].positive) if result.fitted else "positive texts"
+        numbers = f"AUROC {number(row.auroc)}, p = {fixed(row.p_value, 3)}"
+        yield f"The best single head is {best} in {where} ({numbers})."
 
 
 SEPARATE_SCREEN = FirstScreen(

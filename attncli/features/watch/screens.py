@@ -44,6 +44,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 MOST_CELLS, LEAST_CELLS = 60, 8
 MOST_CHANGES, USUAL_CHANGES = 4, 3
 LEAST_LINES, USUAL_LINES = 2, 10
+NO_PATTERN = "no pattern"
 PURPOSELESS = (UNNAMED, NOT_MEASURED, "uniform")
 FORMING = ("induction", "previous token")
 """The patterns of the induction circuit, which form together (Olsson et al. 2022)."""
@@ -263,8 +264,10 @@ def _watch_finding(report: Report) -> Iterator[str]:
     if patterns:
         row = max(patterns, key=lambda row: (row.pattern == FORMING[0], row.pattern in FORMING, row.heads))
         first = f"{named_head(row)} at step {row.first_step:,}"
-        last = f"{counted(row.heads, 'head')} at step {steps[-1].step:,}"
-        yield f"The first head with the pattern {plain_text(row.pattern)} is {first}; {last} have it."
+        last = (
+            f"at step {steps[-1].step:,}, {counted(row.heads, 'head')} {'has' if row.heads == 1 else 'have'}"
+        )
+        yield f"The first head with the pattern {plain_text(row.pattern)} is {first}; {last} it."
     else:
         yield f"No head shows a pattern from step {steps[0].step:,} to {steps[-1].step:,}."
     yield from _loss_change(steps)
@@ -300,19 +303,23 @@ WATCH_SCREEN = FirstScreen(
 
 def _head_finding(report: Report) -> Iterator[str]:
     """Yield the last pattern with the step from which the head has it, and the loss at both ends."""
-    result, head = report.result_of(HeadInTraining), str(report.spec.get("head"))
+    result, head = report.result_of(HeadInTraining), report.spec.get("head")
     for name in result.pattern_names():
         spans = [
-            (str(pattern), next(iter(steps)).step)
+            (_pattern_words(pattern), next(iter(steps)).step)
             for pattern, steps in groupby(result.head, key=lambda step: step[name])
         ]
         pattern, step = spans[-1]
-        change = f"{pattern} at every step"
+        change = f"{pattern} at {'any' if pattern == NO_PATTERN else 'every'} step"
         if len(spans) > 1:
             change = f"{spans[-2][0]} before step {step:,} and {pattern} from then on"
-        named = " ".join(filter(None, ["Head", name.partition(" ")[2], head]))
-        yield plain_text(f"{named} has the pattern {change}.")
+        named = " ".join(filter(None, ["Head" if head else "The head", name.partition(" ")[2], head]))
+        yield plain_text(f"{named} has {change}.")
     yield from _loss_change(result.head)
+
+
+def _pattern_words(pattern: object) -> str:
+    return NO_PATTERN if pattern in (UNNAMED, NOT_MEASURED) else f"the pattern {pattern}"
 
 
 WATCH_HEAD_SCREEN = FirstScreen(

@@ -62,7 +62,8 @@ def _words_finding(report: Report) -> Iterator[str]:
     words = counted(len(result.words), "word")
     yield f"{words} in {result.seconds:.2f} s of sound: from {begin}, to {end}."
     least = min(result.words, key=lambda word: word.probability)
-    yield f"The least certain word is {quoted(least.word)} (probability {number(least.probability)})."
+    if float(number(least.probability)) < 1:
+        yield f"The least certain word is {quoted(least.word)} (probability {number(least.probability)})."
 
 
 WORDS_SCREEN = FirstScreen(
