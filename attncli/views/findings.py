@@ -164,9 +164,11 @@ def _look(report: Report, name: str, tensor: NamedTensor, place: Sequence[int], 
 
 def _named_map(place: Mapping[str, int]) -> str:
     """Return the place of a map, such as `head 5:11` or `sequence 1, head 3`."""
+    names = [f"{'sequence' if name == 'batch' else name} {at}" for name, at in place.items()]
     if {"layer", "head"} <= place.keys():
-        place = {name: at for name, at in place.items() if name != "layer"} | {"head": head_name(place)}  # type: ignore[dict-item]
-    return ", ".join(f"{'sequence' if name == 'batch' else name} {at}" for name, at in place.items())
+        names = [name for name in names if not name.startswith(("layer", "head"))]
+        names.append(f"head {head_name(place)}")
+    return ", ".join(names)
 
 
 def _named_place(report: Report, matrix: Matrix, axis: int, at: int) -> str:

@@ -544,7 +544,8 @@ class FirstScreen:
         for part in self.parts:
             if isinstance(part, Ranked) and part.shows(report) and (rows := field_rows(report, part.rows)):
                 names = (name for column in part.columns for name in column.cell_names(report, rows))
-                return PageTable(part.rows, tuple(dict.fromkeys(names))[:MOST_PAGE_COLUMNS])
+                table = next(group.name for group in self.kind.groups() if part.rows in group.fields)
+                return PageTable(table, tuple(dict.fromkeys(names))[:MOST_PAGE_COLUMNS])
         return None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:

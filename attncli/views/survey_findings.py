@@ -8,8 +8,17 @@ from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LAST, POSITION
 from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey
 from attncli.system.plain_text import counted, plain_text
-from attncli.views.findings import ends, listed, named_head, number, quoted, some_heads, weights_finding, words_of
-from attncli.views.head_screens import by_stack, pattern_heads
+from attncli.views.findings import (
+    ends,
+    listed,
+    named_head,
+    number,
+    quoted,
+    some_heads,
+    weights_finding,
+    words_of,
+)
+from attncli.views.head_screens import pattern_heads
 from attncli.views.matrices import head_name, tensor_unit
 from attncli.views.texts import the_token
 
@@ -86,7 +95,7 @@ def _patterns(report: Report, survey: HeadSurvey) -> Iterator[str]:
     known = survey.patterns.where(lambda row: row.pattern in (*LOOKED_AT, EVENLY))
     if asked := report.spec.get("pattern"):
         known = known.where(lambda row: row.pattern == asked)
-    totals = {stack: len(heads) for stack, heads in by_stack(survey.without_first or survey.heads).items()}
+    stacks_of_heads = (survey.without_first or survey.heads).column("stack").tolist()
     stacks = [*dict.fromkeys(row.stack for row in known)]
     texts = []
     for stack in stacks:
@@ -94,7 +103,7 @@ def _patterns(report: Report, survey: HeadSurvey) -> Iterator[str]:
         label = f"{stack}: " * (len(stacks) > 1)
         if rows:
             most = max(rows, key=lambda row: row.heads or 0)
-            text = _in_words(most, survey, totals.get(stack, 0), with_names=not label)
+            text = _in_words(most, survey, stacks_of_heads.count(stack), with_names=not label)
             texts.append(f"{label}{text[0].lower()}{text[1:]}")
     text = plain_text("; ".join(texts))
     if not text and any(row.heads is not None for row in known):

@@ -10,7 +10,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.findings import ends, named_head, number, quoted, signed
+from attncli.views.findings import ends, named_head, number, quoted, signed, words_of
 from attncli.views.first_screen import (
     FirstScreen,
     HeadGrids,
@@ -128,27 +128,24 @@ LARGEST_EFFECTS = {
 def _finding(report: Report) -> Iterator[str]:
     """Yield the head with the largest effect, and the next one or the effect of several heads at once."""
     result, sort = report.result_of(HeadEffects), _sort(report)
-    first, *others = result.heads
-    effect, unit, value = effect_named(sort), f" {nats(sort)}".rstrip(), first.number(sort)
+    effect, unit = effect_named(sort), f" {nats(sort)}".rstrip()
     text = signed if effect.is_difference else number
     verb = "swapping" if report.spec.get("method") == "swap" else "removing"
-    if (
-        sort not in LARGEST_EFFECTS
-        or value is None
-        or not (-value if effect.negative_is_better else value) > 0
-    ):
-        yield f"No head matters here: {verb} one makes {plain_text(sort).replace('_', ' ')} no worse."
-    else:
+    first, *others = result.heads
+    value = first.number(sort) if sort in first else None
+    is_worse = value is not None and (-value if effect.negative_is_better else value) > 0
+    if is_worse and sort in LARGEST_EFFECTS:
         head = _swapped(first)
         most = LARGEST_EFFECTS[sort].format(head=head, change=f"{verb.capitalize()} {head}")
-        before = (result.baseline or {}).get(sort)
-        start = (
-            f", from {number(before)} with all heads" if effect.is_difference and before is not None else ""
-        )
-        yield f"{most}: {text(value)}{unit}{ends(first, f'{sort}_low', f'{sort}_high')}{start}."
+        between, start = ends(first, f"{sort}_low", f"{sort}_high"), ""
+        if effect.is_difference and result.baseline is not None and sort in result.baseline:
+            start = f", from {number(result.baseline.number(sort))} with all heads"
+        yield f"{most}: {text(value)}{unit}{between}{start}."
         if others and not result.joint:
             yield f"The next is {_swapped(others[0])} with {text(others[0].number(sort))}."
-    if result.joint and result.joint.get(sort) is not None:
+    else:
+        yield f"No head matters here: {verb} one makes {words_of(sort)} no worse."
+    if result.joint is not None and sort in result.joint:
         count = counted(len(report.spec.get("heads") or ()), "head")
         yield f"{verb.capitalize()} {count} at once: {text(result.joint.number(sort))}{unit}."
 

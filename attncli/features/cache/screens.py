@@ -1,6 +1,6 @@
 """The first screens of `cache`: losses by limited head and losses by policy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from attncli.errors import readable_bytes
@@ -219,21 +219,27 @@ def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, d
 
 def _policies_finding(report: Report) -> Iterator[str]:
     """Yield the policy that costs the least with the smallest and with the largest budget."""
-    result = report.result_of(PolicyCosts)
-    name = "needle" if "needle" in result.policies.cells else "loss"
-    costs = result.policies.where(lambda row: row[name] is not None)
-    budgets = sorted({row.budget for row in costs if row.budget is not None})
+    policies = report.result_of(PolicyCosts).policies
+    name = "needle" if "needle" in policies.cells else "loss"
+    costs = {(row.budget, row.policy): row.number(name) for row in policies}
+    known = {place: cost for place, cost in costs.items() if cost is not None}
+    budgets = sorted({budget for budget, _ in known if budget is not None})
     texts = []
     for budget in dict.fromkeys([*budgets[:1], *budgets[-1:]]):
-        best = min(costs.where(lambda row, budget=budget: row.budget == budget), key=lambda row: row[name])
-        texts.append(f"with {percent(budget)} of the cache, {plain_text(best.policy)} ({signed(best[name])})")
-    what = "the needle's loss" if name == "needle" else "loss"
+        policy, cost = _least({policy: cost for (at, policy), cost in known.items() if at == budget})
+        texts.append(f"with {percent(budget)} of the cache, {policy} ({signed(cost)})")
     if texts:
+        what = "the needle's loss" if name == "needle" else "loss"
         yield f"The policies that cost least {what}, in nats per token: {'; '.join(texts)}."
-    if rounded := costs.where(lambda row: row.budget is None):
-        best = min(rounded, key=lambda row: row[name])
-        policy = plain_text(best.policy)
-        yield f"{policy} keeps all keys in {percent(best.cache)} of the cache: {signed(best[name])}."
+    if rounded := {policy: cost for (at, policy), cost in known.items() if at is None}:
+        policy, cost = _least(rounded)
+        yield f"Rounding all keys costs least as {policy}: {signed(cost)}."
+
+
+def _least(costs: Mapping[str, float]) -> tuple[str, float]:
+    """Return the name and the cost of the policy that costs the least."""
+    policy = min(costs, key=lambda policy: costs[policy])
+    return plain_text(policy), costs[policy]
 
 
 POLICIES_SCREEN = FirstScreen(

@@ -164,9 +164,7 @@ def _finding(report: Report) -> Iterator[str]:
     result, sort = report.result_of(WrittenText), _order(report)
     text = quoted(report.written or "", MOST_WRITTEN)
     if report.spec.get("answer"):
-        log_probability = result.counts.get("log_probability")
-        known = isinstance(log_probability, float)
-        yield f"The answer {text} has log-probability {number(log_probability)} nats." if known else ""
+        yield f"The answer {text} has log-probability {number(result.counts.log_probability)} nats."
     else:
         copied = "" if result.needle is None else _copied(result.needle, result.counts.new_tokens)
         yield f"The model wrote {text}{copied}."
@@ -190,8 +188,9 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _copied(needle: NeedleCounts, num_new: int) -> str:
-    copied = needle.get("copied")
-    return "" if copied is None else f"; {copied} of its {counted(num_new, 'token')} are in the needle"
+    if "copied" not in needle:
+        return ""
+    return f"; {needle.copied} of its {counted(num_new, 'token')} are in the needle"
 
 
 WRITER_SCREEN = FirstScreen(

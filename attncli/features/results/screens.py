@@ -95,10 +95,11 @@ def _finding(report: Report) -> Iterator[str]:
     result = report.result_of(StoreSummary)
     group_by: Sequence[str] = report.spec.get("group_by") or ()
     _, first = _telling_rows(result.summary, group_by, 1)
-    for statistic in (str(row["statistic"]) for row in first):
-        rows = result.summary.where(lambda row, statistic=statistic: row.statistic == statistic)
+    if first:
+        statistic = first[0]["statistic"]
+        rows = result.summary.where(lambda row: row.statistic == statistic)
         most, least = (choose(rows, key=lambda row: row.mean) for choose in (max, min))
-        name = plain_text(statistic)
+        name = plain_text(str(statistic))
         if most.mean == least.mean:
             yield f"The mean of {name} is {number(most.mean)}."
         else:

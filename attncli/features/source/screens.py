@@ -249,10 +249,10 @@ def _retrieval_finding(report: Report) -> Iterator[str]:
     """Yield the head that finds the right sentence best, and the chosen heads."""
     result = report.result_of(RetrievingHeads)
     head = result.rows[0]
-    if not (found := head.get("share_found")):
+    if not (found := head.share_found):
         yield "No head looks most at the right sentence."
         return
-    weight = "" if head.get("weight") is None else f", with {number(head.weight)} of its weight"
+    weight = "" if head.weight is None else f", with {number(head.weight)} of its weight"
     contexts = f"{percent(found)} of the contexts"
     yield f"Head {named_head(head)} looks most at the right sentence in {contexts}{weight}."
     if len(result.chosen) > 1:

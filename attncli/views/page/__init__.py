@@ -16,7 +16,7 @@ from attncli.records.report import PLACES, NamedTensor, Picture, PictureMaps, Re
 from attncli.system.plain_text import plain_text
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
-from attncli.views.first_screen import FirstScreen, HeadGrids, field_rows
+from attncli.views.first_screen import FirstScreen, HeadGrids
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
@@ -220,8 +220,8 @@ def _page_table(report: Report) -> dict[str, Any] | None:
     """Return the name of the table beside the picture, its columns, and the column that it is sorted by."""
     screen = _first_screen(report)
     table = None if screen is None else screen.table_of_page(report)
-    rows = None if table is None else field_rows(report, table.table)
-    if table is None or not rows:
+    rows = None if table is None else report.statistics.get(table.table)
+    if table is None or not isinstance(rows, Table):
         return None
     names = [name for name in table.columns if any(row.get(name) is not None for row in rows)]
     return {**table._asdict(), "columns": names}

@@ -63,9 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_says_that_maps_show_the_first_text() -> None:
     line = "Statistics are means over 4 texts; maps show the first text."
-    assert report_data(recorded(4))["finding"] == line
+    assert report_data(recorded(4))["finding"].endswith(line)
     assert "The maps show the first of 4 texts." in recorded(4).notes
-    assert report_data(recorded())["finding"] == ""
+    assert line not in report_data(recorded())["finding"]
 
 
 def test_maps_have_the_form_of_a_survey() -> None:

@@ -263,7 +263,7 @@ def test_a_head_in_a_table_opens_its_map_and_reports_keep_their_state(served: Ru
     # Of all heads, where none is out; a row of the table leads to the map of its head, asked before.
     page.click("#ask-ablate")
     answered(page, "ablate", 1)
-    assert page.locator("#finding").inner_text().startswith("With all heads: loss ")
+    assert page.locator("#finding").inner_text().startswith("Removing ")
     assert page.locator("#tables tbody button").count() == 8
     button = page.locator("#tables tbody button").nth(3)
     name = button.inner_text()

@@ -23,6 +23,7 @@ from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences
 from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.layout import BlankScreen, Screen
+from attncli.views.page import report_data
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section
 from attncli.views.tables import SCREEN_PLACES, sections, suits
@@ -210,6 +211,7 @@ def assert_shown_when_edited(report: Report) -> None:
     for what, other in edited(report):
         try:
             list(sections(other, Display(width=80)))
+            report_data(other)
         except Exception as error:
             error.add_note(what)
             raise
