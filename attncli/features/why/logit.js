@@ -63,7 +63,7 @@ export function show(container, { statistics }) {
       {},
       make("th", { scope: "col", text: "head" }),
       ...Array.from({ length: numHeads }, (_, i) => make("th", { scope: "col", text: i })),
-      make("th", { scope: "col", class: "sum", "aria-label": "sum so far" }, make("div", { class: "track ticks", "aria-hidden": "true" }, ...ticks)),
+      make("th", { scope: "col", class: "sum" }, make("div", { class: "track", "aria-hidden": "true" }, make("div", { class: "ticks" }, ...ticks)), make("span", { class: "said", text: "adds" })),
     ),
   );
   const caption = make("caption", { text: "The contribution of each head to the logit, and the sum so far" });
@@ -116,6 +116,7 @@ function lastRow(logit, numHeads, shareOf, axis) {
 
 function cellOf(head, shading) {
   const element = headCell(head, head.contribution, shading, fixed(head.contribution, 2));
+  element.setAttribute("aria-label", textOf(head));
   for (const event of ["pointerenter", "focus"]) element.addEventListener(event, () => tell(textOf(head)));
   return element;
 }

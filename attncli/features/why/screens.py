@@ -261,7 +261,7 @@ SCORE_SCREEN = FirstScreen(
         Sentences(_pairs_and_writers, "line"),
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
-    page_table=lambda _: PageTable("sides", ("side", "part", "score")),
+    page_table=lambda _: PageTable("pairs", ("query_part", "key_part", "score")),
     finding=_score_finding,
 )
 """The weight and the score; the parts that wrote the key and the query, and the weight without each part."""

@@ -255,7 +255,7 @@ function numberText(value) {
 
 function tableCell(cell, { name, kind, isWhole }, place, meanings) {
   const isText = kind === "text";
-  const tag = place === 0 && isText ? "th" : "td";
+  const tag = place === 0 && isText && !isEmptyCell(cell) ? "th" : "td";
   const scope = tag === "th" ? { scope: "row" } : {};
   if (isEmptyCell(cell)) return make(tag, { class: kind, ...scope, text: isText ? "" : NO_NUMBER });
   if (isPlaceCell(cell)) return make(tag, { class: "text place", ...scope, text: cell.text });
