@@ -211,7 +211,7 @@ class Graph {
     const box = { x: x - width / 2, y: y - this.nodeHeight / 2, width, height: this.nodeHeight, rx: 5 };
     node.mark = makeSvg(
       "g",
-      { class: "node", tabindex: -1, role: "button", "aria-pressed": false, "aria-label": this.spoken(name), "data-head": name },
+      { class: "node", tabindex: -1, role: "button", "aria-pressed": false, "aria-label": this.spoken(name) },
       makeSvg("rect", box),
       makeSvg("text", { x, y, dy: "0.35em", "text-anchor": "middle" }, name),
     );

@@ -93,6 +93,8 @@ def test_pointing_at_a_head_leaves_its_edges_and_names_them(opened: Opened) -> N
         re.match(r"0:1 → (keys of |queries of |values of )?\S+ -?\d\.\d\d", text) for text in left
     )
     assert "K 2.09 +1" in page.locator("#graph .numbers text").all_text_contents()
+    rows = page.locator("#ranked tr.linked").all_text_contents()
+    assert rows and all("0:1" in row for row in rows)
     listed = page.locator("#readout").text_content()
     assert "Head 0:1" in listed and "keys of 1:3 2.09" in listed and "logits -0.55" in listed
     page.mouse.move(0, 0)

@@ -114,12 +114,13 @@ def test_wrong_and_hostile_addresses_are_ignored(opened: Opened) -> None:
 
 
 def test_a_head_or_token_is_highlighted_everywhere(opened: Opened) -> None:
-    report = sentence_heads()
-    grid = NamedTensor(("layer", "head"), random_weights(3, 4))
+    report = heads_report(SENTENCE, random_weights(5, 4, 6, 6))
+    grid = NamedTensor(("layer", "head"), random_weights(5, 4))
     tensors = {**report.tensors, "induction": grid}
     page = opened(page_of(Report("heads", {"seed": 0}, {}, SENTENCE, (), tensors, report.result)))
     page.locator('.thumbnail[title="head 1:2"]').hover()
     assert linked(page, '[data-head="1:2"]') == ["div.thumbnail", "tr"]
+    assert page.locator(".head-grid .pointed").is_visible()
     page.get_by_role("button", name="Show head 2:1").focus()
     page.mouse.move(0, 0)
     page.keyboard.press("Shift+Tab")
@@ -137,8 +138,10 @@ def test_a_head_or_token_is_highlighted_everywhere(opened: Opened) -> None:
     wait_for_title(page, "induction (layer × head)")
     page.locator("tr", has=page.get_by_role("button", name="Show head 2:1")).hover()
     page.wait_for_selector("#map .frame:visible")
-    box = page.locator("#map .map-cells").bounding_box()
-    page.mouse.move(box["x"] + 2.5 * box["width"] / 4, box["y"] + 1.5 * box["height"] / 3)
+    cells = page.locator("#map .map-cells")
+    cells.scroll_into_view_if_needed()
+    box = cells.bounding_box()
+    page.mouse.move(box["x"] + 2.5 * box["width"] / 4, box["y"] + 1.5 * box["height"] / 5)
     assert "tr" in linked(page, '[data-head="1:2"]')
 
 
@@ -164,7 +167,7 @@ def test_a_sheet_shows_what_is_selected_in_a_narrow_window(opened: Opened, width
         selected(page) == ["5 street×"] and page.evaluate("document.activeElement.className") == "map-cells"
     )
     page.keyboard.press("Escape")
-    assert page.locator(".card").is_hidden() and page.evaluate("location.hash") == "#query=5"
+    assert sheet.is_hidden() and page.evaluate("location.hash") == "#query=5"
     page.keyboard.press("Enter")  # deselects the cell's token, another Enter selects it
     page.keyboard.press("Enter")
     close.click()

@@ -6,7 +6,7 @@ import { paintLooks } from "./looks.js";
 import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
 import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor, showView } from "./show.js";
-import { closeSheet } from "./sheet.js";
+import { closeSheet, listenToSheet } from "./sheet.js";
 import { byId } from "../parts/elements.js";
 import { namesIn } from "../values/labels.js";
 
@@ -44,6 +44,7 @@ function choseLayer(value) {
 
 export function listen() {
   listenToPointing();
+  listenToSheet();
   const onChange = (id, change) =>
     byId(id).addEventListener("change", ({ target }) => run(change(target.value)));
   onChange("report", (value) => showReport(Number(value)));
@@ -75,7 +76,6 @@ export function listen() {
   for (const view of ["map", "lines"])
     byId(`view-${view}`).addEventListener("click", () => run(showView(view)));
   sides.clear.addEventListener("click", clearSelection);
-  byId("close-selected").addEventListener("click", closeSheet);
   byId("theme").addEventListener("click", ({ target }) => {
     const theme =
       THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "automatic") + 1) % THEMES.length];

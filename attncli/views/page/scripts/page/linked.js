@@ -25,12 +25,18 @@ function highlight(about) {
   linkedPairs = chosen.report ? sameAs(about, !chosen.report.context_tokens.length) : [];
   addClass();
   markMaps(linkedPairs);
+  const item = overview.items.find(({ element }) => element.matches(`.${CLASS}`));
+  overview.grid.frameAt(overview.grid.pointed, item?.number);
 }
 
 // Also called for elements that were added while others are highlighted.
 function addClass() {
   if (!linkedPairs.length) return;
-  const selector = linkedPairs.map(([name, value]) => `[data-${name}~="${CSS.escape(value)}"]`).join();
+  // With a head, rows of other heads that have the same token are not about the same.
+  const others = linkedPairs[0][0] === "head" ? ":not([data-head])" : "";
+  const selector = linkedPairs
+    .map(([name, value]) => `[data-${name}~="${CSS.escape(value)}"]${name === "head" ? "" : others}`)
+    .join();
   for (const element of byId("main").querySelectorAll(selector)) element.classList.add(CLASS);
 }
 
@@ -91,5 +97,6 @@ export function listenToPointing() {
   for (const kind of ["pointerover", "focusin"]) main.addEventListener(kind, point);
   main.addEventListener("pointerleave", () => link(aboutFocused()));
   main.addEventListener("focusout", () => link({}));
+  overview.grid.onPoint = (item) => link(item ? aboutElement(item.element) : {});
   new MutationObserver(addClass).observe(main, { childList: true, subtree: true });
 }

@@ -18,7 +18,9 @@ export function headCell(head, number, shading, text) {
 export function moveWithArrows(cells, heads) {
   const perRow = heads.filter(({ layer }) => layer === heads[0].layer).length;
   if (cells.length) cells[0].tabIndex = 0;
-  cells.forEach((cell, i) =>
+  cells.forEach((cell, i) => {
+    const { layer, head, stack } = heads[i];
+    linkTo(cell, { layer, head, stack });
     cell.addEventListener("keydown", (event) => {
       const to = moved(event, i, cells.length, perRow);
       if (to === null) return;
@@ -26,6 +28,6 @@ export function moveWithArrows(cells, heads) {
       cell.tabIndex = -1;
       cells[to].tabIndex = 0;
       cells[to].focus();
-    }),
-  );
+    });
+  });
 }

@@ -1,5 +1,5 @@
 // All heads as a small grid, one row per layer: tiny maps, or colours of the statistic by which heads are sorted.
-// Calls `onPick` with the number of a head, and whether shift was held. The list of thumbnails has the same heads
+// Calls `onPick` with the number of a head, and whether shift was held, and `onPoint` with the head under the pointer. The list of thumbnails has the same heads
 // for keyboards and screen readers.
 
 import { highestOn, make } from "./elements.js";
@@ -22,6 +22,7 @@ export class HeadGrid {
   constructor(container, onPick) {
     this.box = make("div", { class: "heads" });
     container.replaceWith(this.box);
+    this.onPoint = () => {};
     this.canvas = make("canvas");
     this.frame = make("div", { class: "frame", hidden: "" });
     this.pointed = make("div", { class: "frame pointed", hidden: "" });
@@ -152,6 +153,7 @@ export class HeadGrid {
 
   point(item) {
     this.frameAt(this.pointed, item?.number);
+    this.onPoint(item);
     const value = item && this.shading ? `: ${this.label} ${scalar(this.values.get(item))}` : "";
     this.said.textContent = item ? `${placeText(item.place)}${value}` : "";
   }
