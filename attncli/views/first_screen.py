@@ -173,6 +173,12 @@ def field_rows(report: Report, table: str) -> Records[Any]:
     return getattr(report.result, table) or Records(Record, {})
 
 
+def group_of(report: Report, table: str) -> str:
+    """Return the name, in the report, of the group of statistics that a field of the result is in."""
+    groups = type(report.result).groups()
+    return next((group.name for group in groups if table in group.fields), table)
+
+
 Header = str | tuple[str, ...]
 """The text above a column: its lower line, or both lines."""
 
@@ -544,8 +550,7 @@ class FirstScreen:
         for part in self.parts:
             if isinstance(part, Ranked) and part.shows(report) and (rows := field_rows(report, part.rows)):
                 names = (name for column in part.columns for name in column.cell_names(report, rows))
-                table = next(group.name for group in self.kind.groups() if part.rows in group.fields)
-                return PageTable(table, tuple(dict.fromkeys(names))[:MOST_PAGE_COLUMNS])
+                return PageTable(group_of(report, part.rows), tuple(dict.fromkeys(names))[:MOST_PAGE_COLUMNS])
         return None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:

@@ -221,7 +221,7 @@ def _page_table(report: Report) -> dict[str, Any] | None:
     screen = _first_screen(report)
     table = None if screen is None else screen.table_of_page(report)
     rows = None if table is None else report.statistics.get(table.table)
-    if table is None or not isinstance(rows, Table):
+    if table is None or not isinstance(rows, Table) or not rows:
         return None
     names = [name for name in table.columns if any(row.get(name) is not None for row in rows)]
     return {**table._asdict(), "columns": names}

@@ -1,4 +1,4 @@
-"""A small page of each kind of result, as the command line writes it or as a report with synthetic numbers."""
+"""A small page of each kind of result, as the command line writes it or with synthetic numbers."""
 
 import csv
 import io
@@ -97,7 +97,10 @@ def recorded() -> Report:
 
 
 def of_result(experiment: str, result: Result) -> Report:
-    return Report(experiment, {"model": "tiny", "seed": 0}, {}, result=result)
+    about = "A model's heads."
+    return Report(
+        experiment, {"model": "tiny", "seed": 0}, {}, result=result, about=about, how_to_read="Read it."
+    )
 
 
 def found_heads() -> Report:

@@ -88,7 +88,7 @@
     if (boxes.some(({ left, right }) => left < -LEAST || right > innerWidth + LEAST))
       faults.push(`off the page: ${said(node)} in ${path(element)}`);
     if (rects.length > 1) {
-      for (const { 0: digits, index } of node.data.matchAll(/[-−+±]?\d[\d.,]*(e[-−+]?\d+)?%?/g)) {
+      for (const { 0: digits, index } of node.data.matchAll(/(?<!\w)[-−+±]?\d[\d.,]*(e[-−+]?\d+)?%?(?!\w)/g)) {
         range.setStart(node, index);
         range.setEnd(node, index + digits.length);
         const lines = new Set([...range.getClientRects()].filter(({ width }) => width > 0).map(({ top }) => Math.round(top)));

@@ -129,7 +129,7 @@ def some_nightly(names: list[str], often: tuple[str, ...]) -> list[Any]:
     return some_seldom(names, {*names} - {*often})
 
 
-CONTROLS = """[...document.querySelectorAll("button:not(.token, th button, td button), select, input, summary")]
+CONTROLS = """[...document.querySelectorAll(".controls button, select, input, button.more")]
   .filter((element) => element.checkVisibility()).map((element) => element.outerHTML.slice(0, 80))"""
 
 
@@ -147,10 +147,12 @@ def test_a_page_is_printed_whole(opened: Opened, page_text: PageText, name: str)
     page.emulate_media(media="screen")
 
 
-TABBABLE = """() => { window.tabbed = [...document.querySelectorAll("a, button, input, select, summary, [tabindex]")]
-  .filter((element) => element.tabIndex >= 0 && !element.disabled
-    && element.checkVisibility({ visibilityProperty: true }));
-  return tabbed.length; }"""
+TABBABLE = """() => {
+  window.tabbed = [...document.querySelectorAll("a, button, input, select, summary, [tabindex]")].filter(
+    (element) =>
+      element.tabIndex >= 0 && !element.disabled && element.checkVisibility({ visibilityProperty: true }));
+  return tabbed.length;
+}"""
 FOCUSED = """() => {
   const element = document.activeElement;
   const { outlineStyle, outlineWidth } = getComputedStyle(element);

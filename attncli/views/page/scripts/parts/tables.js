@@ -11,6 +11,7 @@ const FEW_ROWS = 10; // that are shown at first
 const MOST_LISTED = 4; // numbers of a list in one cell
 const MOST_BESIDE = 8; // columns of a table with a single row
 const OF_NAMES = ["statistic", "ranking", "predicts", "ranked_by"]; // columns whose cells are names of columns
+const MOST_UPRIGHT = 8; // columns whose headings are printed upright
 const PROSE = 48; // characters; a longer text is wrapped
 const headName = ({ layer, head }) => `${layer}:${head}`;
 const hasPlace = (row) => PLACES.every((axis) => axis in row);
@@ -101,11 +102,13 @@ export function tableOf(title, rows, onPlace, options = {}) {
     view.sorted = [...lines].sort((one, other) => compared(one.cells[name], other.cells[name], isUp ? 1 : -1));
     fill();
   }
-  if (columns.some(({ name }) => name === sort)) sortBy(sort, isAscending);
+  if (sort && columns.some(({ name }) => name === sort)) sortBy(sort, isAscending);
   else fill();
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
+  table.style.setProperty("--columns", columns.length);
+  table.classList.toggle("wide", columns.length > MOST_UPRIGHT);
   const label = `table of ${title || rows.map((row) => row[""]).join(", ")}`;
-  const box = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+  const box = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, table);
   const section = sectionOf(title, about, box);
   if (rows.length > FEW_ROWS) section.append(moreButton(section, rows.length, view, fill));
   return section;
@@ -257,7 +260,7 @@ function tableCell(cell, { name, kind, isWhole }, place, meanings) {
   const isText = kind === "text";
   const tag = place === 0 && isText && !isEmptyCell(cell) ? "th" : "td";
   const scope = tag === "th" ? { scope: "row" } : {};
-  if (isEmptyCell(cell)) return make(tag, { class: kind, ...scope, text: isText ? "" : NO_NUMBER });
+  if (isEmptyCell(cell)) return make("td", { class: kind, text: isText ? "" : NO_NUMBER });
   if (isPlaceCell(cell)) return make(tag, { class: "text place", ...scope, text: cell.text });
   if (typeof cell === "boolean") return make(tag, { class: kind, ...scope, text: cell ? "yes" : "no" });
   if (OF_NAMES.includes(name) && typeof cell === "string") {
