@@ -228,7 +228,7 @@ COMPUTED: list[tuple[str, dict[str, Any], Callable[[Mapping[str, Any]], str]]] =
 ]
 
 
-@pytest.mark.parametrize(("experiment", "given", "expected"), COMPUTED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("experiment", "given", "expected"), COMPUTED, ids=[each[0] for each in COMPUTED])
 def test_a_finding_has_the_numbers_of_its_report(
     experiment: str, given: dict[str, Any], expected: Callable[[Mapping[str, Any]], str]
 ) -> None:
