@@ -29,7 +29,7 @@ from attncli.commands.command import (
 from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
-from attncli.feature import View, load_place
+from attncli.feature import View
 from attncli.settings import SPECS
 from attncli.system.files import STORE_SUFFIXES
 from attncli.system.plain_text import plain_text, whole_number
@@ -43,6 +43,7 @@ from attncli.views import (
     NoSuchTable,
     NothingToDraw,
     Write,
+    load_caption,
     load_view,
 )
 
@@ -416,9 +417,7 @@ class Destination:
         """Return what makes the caption of a figure, or None unless a figure is written to a file."""
         if self.path is None or not self.view.caption or (self.path.exists() and not self.path.is_file()):
             return None
-        from attncli.views.texts import readable
-
-        return lambda: load_place(self.view.caption)(readable(report), display)
+        return lambda: load_caption(self.format)(report, display)
 
     def _is_walked(self) -> bool:
         """Return True if a complete explanation is to be shown step by step in an interactive terminal."""

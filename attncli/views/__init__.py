@@ -148,3 +148,15 @@ def load_view(name: str) -> Write:
         write(map(readable, reports), stream, display)
 
     return write_readable
+
+
+def load_caption(name: str) -> Callable[["Report", Display], str]:
+    """Import and return the function that makes the caption of a view's figures, with readable tokens."""
+    caption: Callable[[Report, Display], str] = load_place(VIEWS[name].caption)
+
+    def readable_caption(report: "Report", display: Display) -> str:
+        from attncli.views.texts import readable
+
+        return caption(readable(report), display)
+
+    return readable_caption

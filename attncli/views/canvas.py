@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 from unicodedata import bidirectional
 
 import numpy as np
@@ -66,7 +66,7 @@ def widest(texts: Sequence[str], points: float = LABEL_SIZE) -> float:
     return max((text_width(text, points) for text in texts), default=0.0)
 
 
-def write(figure: Figure, text: str, left: float, top: float, size: float, **style: object) -> None:
+def write(figure: Figure, text: str, left: float, top: float, size: float, **style: Any) -> None:
     """Write a text whose upper left corner, unless the style aligns it otherwise, is at a position."""
     width, height = figure.get_size_inches()
     figure.text(left / width, 1 - top / height, text, fontsize=size, **{"va": "top", "ha": "left", **style})
@@ -216,10 +216,9 @@ def draw_bar(
     ticks, texts = _bar_ticks(shade, low, high, width, is_log=is_log)
     bar.set_ticks(ticks, labels=texts)
     axes.xaxis.set_minor_locator(NullLocator())
-    for text, side in zip(
-        (axes.get_xticklabels()[0], axes.get_xticklabels()[-1]), ("left", "right"), strict=True
-    ):
-        text.set_horizontalalignment(side)
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
     name += ", logarithmic" if is_log else ""
     if has_signs:
         name += ", crossed out: negative"

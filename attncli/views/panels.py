@@ -358,7 +358,7 @@ class AtlasPanel:
 
     def height(self, width: float) -> float:
         """Return the height of the bar, the labels and the thumbnails."""
-        return BAR_SPACE + AXIS_NAME + PITCH + self.rows * self._panel(width)[1] + TICK
+        return float(BAR_SPACE + AXIS_NAME + PITCH + self.rows * self._panel(width)[1] + TICK)
 
     def draw(self, figure: Figure, left: float, top: float, width: float) -> None:
         """Draw the colour bar and, below it, all matrices as one image per fold, separated by a margin."""
@@ -454,16 +454,15 @@ class ChartPanel:
             _draw_spreads(axes, self.part, width)
         axes.tick_params(axis="y", pad=1.5)
         # The numbers beside the axis decide where it begins.
-        axes.figure.draw_without_rendering()
+        figure.draw_without_rendering()
         room = AXIS_NAME + widest([text.get_text() for text in axes.get_yticklabels()]) + TICK
         names_below = max(text.get_text().count("\n") + 1 for text in axes.get_xticklabels())
         below = TICK + names_below * PITCH + (AXIS_NAME if axes.get_xlabel() else 0.0)
         total_width, total_height = figure.get_size_inches()
         size = width - room - TICK, down - below - 0.04
-        place = (left + room, total_height - top - above - 0.04 - size[1], *size)
-        axes.set_position(
-            [place[0] / total_width, place[1] / total_height, size[0] / total_width, size[1] / total_height]
-        )
+        bottom = total_height - top - above - 0.04 - size[1]
+        scaled = size[0] / total_width, size[1] / total_height
+        axes.set_position(((left + room) / total_width, bottom / total_height, *scaled))
         y_name, x_name = axes.get_ylabel(), axes.get_xlabel()
         axes.set_ylabel("")
         axes.set_xlabel("")
@@ -512,7 +511,7 @@ class ChartPanel:
         marks = cycle(MARKS)
         for (_, x, y), colour, stroke, mark in zip(curves, steps, strokes, marks, strict=False):
             spaced = part.is_of_rows or len(curves) > 1
-            every = np.arange(0, len(x), max(1, len(x) // MOST_MARKS)) if spaced else []
+            every = range(0, len(x) if spaced else 0, max(1, len(x) // MOST_MARKS))
             marked = sorted({*every, *np.flatnonzero(_stand_alone(y)).tolist()})
             axes.plot(x, y, stroke, color=tuple(colour), marker=mark, markevery=marked, markersize=2.5, lw=1)
         axes.set_xlabel(axis_name(part.x_name))

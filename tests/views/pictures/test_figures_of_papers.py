@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.backends.backend_pdf import PdfFile
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -43,7 +44,7 @@ def test_a_map_is_legible_in_one_column(count: int, step: int, has_numbers: bool
     width, height = figure.get_size_inches()
     assert width == pytest.approx(8.5 * CENTIMETRE) and height < 11 * CENTIMETRE
     drawn = visible_texts(figure)
-    assert min(text.get_fontsize() for text in drawn) >= LABEL_SIZE == 6
+    assert min(float(text.get_fontsize()) for text in drawn) >= LABEL_SIZE == 6
     boxes = [text.get_window_extent() for text in drawn]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert all(
@@ -82,7 +83,8 @@ def test_negative_cells_without_numbers_are_crossed_out() -> None:
     report = Report("show", {}, {}, tensors={"scores": NamedTensor(("query", "key"), values)})
     figure = figure_of(report)
     (axes,) = (axes for axes in figure.axes if axes.images)
-    assert len(axes.collections[0].get_segments()) == 40
+    (strokes,) = axes.collections
+    assert isinstance(strokes, LineCollection) and len(strokes.get_segments()) == 40
     assert "score, crossed out: negative" in texts(figure)
     small = Report("show", {}, {}, tensors={"scores": NamedTensor(("query", "key"), values[:3, :3])})
     assert "score" in texts(figure_of(small)), "a minus sign is enough"
@@ -90,7 +92,7 @@ def test_negative_cells_without_numbers_are_crossed_out() -> None:
 
 def test_a_survey_is_a_grid_and_maps_are_asked_for() -> None:
     report = run("heads", maps="self")
-    assert images(figure_of(report))[0].get_array().shape[:2] == (2, 4)
+    assert np.asarray(images(figure_of(report))[0].get_array()).shape[:2] == (2, 4)
     assert "previous token" in texts(figure_of(report))
 
 
