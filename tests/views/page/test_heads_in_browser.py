@@ -302,6 +302,7 @@ def test_a_chart_names_its_lines_at_their_ends_and_has_a_table(opened: Opened) -
     rows = report.table("sharpness")
     page = opened(page_of(report))
     figure = page.locator("#curves figure").first
+    assert figure.locator("figcaption").text_content().strip() == "Softmax of scaled logits (softmax)"
     names = figure.locator(".line-ends span")
     assert sorted(names.all_text_contents()) == sorted(f"factor {row['factor']:g}" for row in rows)
     tops = [box["y"] for box in (name.bounding_box() for name in names.all())]

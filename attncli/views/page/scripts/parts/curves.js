@@ -83,6 +83,10 @@ function chartsOfRows(title, rows, meanings) {
     }));
     const places = across ?? rows[0][name].map((_, i) => i);
     const axis = { name: over ? meanings(over).label : "place", places, labels: places.map(String) };
-    return chartOf(`${title}: ${meanings(name).label}`, lines, { ...axis, isCounted: !["budget", "false_positive_rate"].includes(over) });
+    const { label, unit } = meanings(name);
+    const isCounted = !["budget", "false_positive_rate"].includes(over);
+    // The only list of a table is what its title says, in the unit of the list.
+    const [heading, inUnit] = lists.length > 1 ? [`${title}: ${label}`, unit] : [title, unit || label];
+    return chartOf(heading, lines, { ...axis, isCounted, unit: inUnit });
   });
 }
