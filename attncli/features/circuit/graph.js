@@ -2,6 +2,7 @@
 // at a head, or focusing it, leaves its edges and names them.
 
 import { layeredLayout } from "./layers.js";
+import { openSheet } from "attn/page/sheet.js";
 import { byId, fillSelect, make, makeSvg } from "attn/parts/elements.js";
 import { linkTo } from "attn/parts/linked.js";
 import { fixed } from "attn/values/numbers.js";
@@ -216,7 +217,7 @@ class Graph {
       makeSvg("text", { x, y, dy: "0.35em", "text-anchor": "middle" }, name),
     );
     if (name !== "logits") linkTo(node.mark, { head: name });
-    node.mark.addEventListener("click", () => this.choose(this.chosen === name ? null : name));
+    node.mark.addEventListener("click", () => this.pick(name));
     node.mark.addEventListener("pointerenter", () => this.isolate(name));
     node.mark.addEventListener("focus", () => this.isolate(name));
     node.mark.addEventListener("blur", () => this.isolate(this.chosen));
@@ -227,6 +228,12 @@ class Graph {
     const fed = this.edges.filter(({ end }) => end === name).length;
     const feeds = this.edges.filter(({ start }) => start === name).length;
     return `${name === "logits" ? "" : "head "}${name}: ${fed} edges in, ${feeds} out`;
+  }
+
+  // Select a head, or deselect it.
+  pick(name) {
+    this.choose(this.chosen === name ? null : name);
+    if (this.chosen) openSheet();
   }
 
   choose(name) {
@@ -286,7 +293,7 @@ class Graph {
     if (!node) return;
     if (["Enter", " "].includes(event.key)) {
       event.preventDefault();
-      return this.choose(this.chosen === node.name ? null : node.name);
+      return this.pick(node.name);
     }
     if (event.key === "Escape") return this.choose(null);
     const to = this.neighbour(node, event.key);
