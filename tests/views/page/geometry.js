@@ -101,15 +101,24 @@
     }
   }
 
+  const isOpaque = (element) => !/, 0(\.\d+)?\)$|transparent/.test(getComputedStyle(element).backgroundColor);
+
+  // A sheet from below, over what can be scrolled from under it.
+  const isInSheet = ({ element }) => {
+    for (let at = element; at; at = at.parentElement)
+      if (getComputedStyle(at).position === "fixed" && isOpaque(at)) return true;
+    return false;
+  };
+
   // The upper text hides the lower one if it, or a box that holds it alone, has a ground.
   function isHidden(one, other) {
+    if (isInSheet(one) !== isInSheet(other)) return true;
     const x = (Math.max(one.left, other.left) + Math.min(one.right, other.right)) / 2;
     const y = (Math.max(one.top, other.top) + Math.min(one.bottom, other.bottom)) / 2;
     for (const at of document.elementsFromPoint(x, y)) {
       const holds = [one, other].map(({ element }) => at.contains(element));
       if (holds[0] && holds[1]) return false;
-      const { backgroundColor } = getComputedStyle(at);
-      if ((holds[0] || holds[1]) && !/, 0(\.\d+)?\)$|transparent/.test(backgroundColor)) return true;
+      if ((holds[0] || holds[1]) && isOpaque(at)) return true;
     }
     return false;
   }
