@@ -2,6 +2,7 @@
 
     python benchmarks/pages.py --libraries DIR         12 x 12 heads on 32 to 512 tokens, some minutes
     python benchmarks/pages.py --lengths 32 128 --rounds 5
+    python benchmarks/pages.py --folders OLD NEW       attn's own pages of two versions, by the names of files
 
 Needs what attn's own environment lacks: `pip install bertviz==1.4.1 plotly ipython` in one of its own.
 BertViz's pages load three libraries from a CDN; DIR holds them as require.min.js, d3.min.js and
@@ -166,6 +167,26 @@ def compare(num_tokens: int, names: list[str], libraries: Path | None, rounds: i
             yield f"| {num_tokens} | {name} | {size:,.2f} MB | {_median(times[name])} |"
 
 
+def compare_folders(old: Path, new: Path, rounds: int) -> Iterator[str]:
+    """A row for each page that is in both folders: bytes, and milliseconds until it is drawn."""
+    yield "| page | old, KB | new, KB | old, ms | new, ms |\n| --- | ---: | ---: | ---: | ---: |"
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        for name in sorted(
+            {path.name for path in old.glob("*.html")} & {path.name for path in new.glob("*.html")}
+        ):
+            paths = [folder / name for folder in (old, new)]
+            times: list[list[float | None]] = [[], []]
+            for _ in range(rounds):
+                for path, measured in zip(paths, times, strict=True):
+                    page.goto(path.absolute().as_uri())
+                    page.wait_for_selector("html[data-drawn]", state="attached", timeout=LONGEST_WAIT)
+                    measured.append(float(page.evaluate("document.documentElement.dataset.drawn")))
+            sizes = " | ".join(f"{path.stat().st_size / 1000:,.0f}" for path in paths)
+            drawn = " | ".join(_median(measured).removesuffix(" ms") for measured in times)
+            yield f"| {Path(name).stem} | {sizes} | {drawn} |"
+
+
 def _median(times: list[float | None]) -> str:
     known = [ms for ms in times if ms is not None]
     if not times:
@@ -179,8 +200,13 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 128, 256, 512])
     parser.add_argument("--longest-bertviz", type=int, default=256, help="its page of 512 takes 1.7 GB")
     parser.add_argument("--libraries", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folders", type=Path, nargs=2, metavar=("OLD", "NEW"))
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    if arguments.folders is not None:
+        for row in compare_folders(*arguments.folders, arguments.rounds):
+            print(row, flush=True)
+        return
     print("| tokens | page | size | opens in |\n| ---: | --- | ---: | ---: |")
     for num_tokens in arguments.lengths:
         names = [

@@ -47,7 +47,8 @@
   const isForReaders = (element) => {
     for (let at = element; at; at = at.parentElement) {
       const { width, height } = at.getBoundingClientRect();
-      if (getComputedStyle(at).overflow !== "visible" && width <= 1 && height <= 1) return true;
+      const { overflow, clipPath } = getComputedStyle(at);
+      if (clipPath === "inset(50%)" || (overflow !== "visible" && width <= 1 && height <= 1)) return true;
     }
     return false;
   };
