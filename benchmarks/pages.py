@@ -204,7 +204,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.folders is not None:
-        for row in compare_folders(*arguments.folders, arguments.rounds):
+        old, new = arguments.folders
+        for row in compare_folders(old, new, arguments.rounds):
             print(row, flush=True)
         return
     print("| tokens | page | size | opens in |\n| ---: | --- | ---: | ---: |")

@@ -11,7 +11,8 @@ from attncli.errors import UserError
 from attncli.features.why.results import AT_LAST, LINEAR, SUM_OF
 from attncli.models.text_files import PromptsFile
 from attncli.records.arguments import head_name
-from attncli.records.columns import INTERVAL, few_notes
+from attncli.records.columns import few_notes
+from attncli.records.meanings import INTERVAL
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
