@@ -436,3 +436,12 @@ def _reduced(operation: np.ufunc, values: np.ndarray, block: tuple[int, int]) ->
     for axis, size in zip((-2, -1), block, strict=True):
         values = operation.reduceat(values, np.arange(0, values.shape[axis], size), axis=axis)
     return values
+
+
+def head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
+    """Yield each statistic of a table of heads by layer and head, with one grid per stack of the model."""
+    for name, cell in heads[0].items() if heads else ():
+        if isinstance(cell, float) or cell is None:
+            for stack, grid in heads.grids(name).items():
+                if not np.isnan(grid.values).all():
+                    yield f"{name} {stack}".strip(), grid

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
 from attncli.core.process import quiet_warnings
-from attncli.records.report import PLACES, NamedTensor, PictureMaps, Report, Table
+from attncli.records.report import PLACES, NamedTensor, PictureMaps, Report
 from attncli.system.plain_text import plain_text
 from attncli.system.version import __version__
 from attncli.views import Display, NothingToDraw, Write
@@ -37,6 +37,7 @@ from attncli.views.matrices import (
     Spreads,
     chosen_parts,
     compared_names,
+    head_statistic_grids,
     place_names,
     report_curves,
     tensor_matrices,
@@ -99,7 +100,7 @@ def _main_grid(report: Report) -> Maps | None:
     if screen is None or report.spec.get("head") or report.pictures or report.picture_maps is not None:
         return None
     names = (str(report.spec.get("sort")), *screen.main) if screen.main else ()
-    grids = dict(_head_statistic_grids(report.table("heads")))
+    grids = dict(head_statistic_grids(report.table("heads")))
     found = (grid for name in names for grid in grids if grid.split(" ")[0] == name)
     name = next(found, None)
     return None if name is None else _maps(report, grids, [name])
@@ -122,7 +123,7 @@ def _every_part(report: Report, chosen: Report) -> Iterator[PicturePart]:
         for name, tensor in chosen.tensors.items()
         if _is_drawn(name, tensor, chosen) or (name in main and len(tensor.axes) == 2)
     }
-    maps = maps or dict(_head_statistic_grids(chosen.table("heads")))
+    maps = maps or dict(head_statistic_grids(chosen.table("heads")))
     while maps:
         name = next(iter(maps))
         names = [
@@ -164,15 +165,6 @@ def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
     if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES, SETTINGS):
         return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
-
-
-def _head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
-    """Return each statistic by layer and head, with one grid per stack of the model."""
-    for name, cell in heads[0].items() if heads else ():
-        if isinstance(cell, float) or cell is None:
-            for stack, grid in heads.grids(name).items():
-                if not np.isnan(grid.values).all():
-                    yield f"{name} {stack}".strip(), grid
 
 
 GAP, MARGIN, BESIDE = 0.12, 0.04, 0.15

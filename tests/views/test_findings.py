@@ -391,7 +391,7 @@ MADE: list[tuple[Report, str]] = [
     ),
     (
         made("heads", spec={"sort": None}, patterns="pattern=induction heads=none"),
-        "The text is too short to tell what each head looks at.",
+        "No pattern of a head can be told from what was read.",
     ),
     (
         made(

@@ -20,6 +20,7 @@ from attncli.views.first_screen import FirstScreen, HeadGrids
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
+    head_statistic_grids,
     hidden_cells,
     is_weights,
     pictured,
@@ -138,6 +139,8 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 def report_data(report: Report) -> dict[str, Any]:
     """Return the data of one report for the page's script."""
     drawn = {name: tensor for name, tensor in report.tensors.items() if not _is_in_table(report, tensor)}
+    if not drawn and not report.pictures and report.picture_maps is None:
+        drawn = dict(head_statistic_grids(report.table("heads")))
     tensors = {name: tensor for name, tensor in drawn.items() if not _is_too_large(tensor)}
     blocks = [
         (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None
@@ -181,7 +184,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "finding": " ".join(_finding(report)),
-        "picture": _page_picture(report),
+        "picture": _page_picture(report, drawn),
         "table": _page_table(report),
         "notes": [plain_text(note) for note in report.sentences],
     }
@@ -205,12 +208,12 @@ def _finding(report: Report) -> Iterator[str]:
         yield from screen.finding(report)
 
 
-def _page_picture(report: Report) -> str:
+def _page_picture(report: Report, drawn: Mapping[str, NamedTensor]) -> str:
     """Return the name of the map that the page shows first, `curves`, or nothing if the result names none."""
     screen = _first_screen(report)
     for name in () if screen is None else (str(report.spec.get("sort")), *screen.main):
-        if name in report.tensors:
-            return name if len(report.tensors[name].axes) > 1 else "curves"
+        if name in drawn:
+            return name if len(drawn[name].axes) > 1 else "curves"
         if name in report.statistics and isinstance(report.statistics[name], Table):
             return "curves"
     return ""

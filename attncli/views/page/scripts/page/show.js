@@ -28,7 +28,7 @@ import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
 import { paint, showLegend } from "../values/colours.js";
 import { inLine, placeText, shortPlace } from "../values/labels.js";
-import { largestIn } from "../values/numbers.js";
+import { isNumber } from "../values/numbers.js";
 
 const MOST_TOKENS = 4096;
 
@@ -240,9 +240,17 @@ function openHead(place) {
   if (hasMaps && chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
 }
 
-// The number of the map with the largest weight; the first map of other numbers.
+// The number of the map with the clearest look: the largest weight as a multiple of an even share of its row. The first
+// map of other numbers.
 function strongestOf({ is_weights: areWeights, values, rows, columns }) {
-  return areWeights ? Math.floor(largestIn(values) / (rows * columns)) : 0;
+  if (!areWeights) return 0;
+  let [best, most] = [0, 0];
+  for (let start = 0; start < values.length; start += columns) {
+    const seen = values.subarray(start, start + columns).filter(isNumber);
+    const times = seen.length > 1 ? Math.max(...seen) * seen.length : 0;
+    if (times > most) [best, most] = [start, times];
+  }
+  return Math.floor(best / (rows * columns));
 }
 
 // The number of a head's map, or undefined if the tensor does not have it.
