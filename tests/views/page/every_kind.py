@@ -106,7 +106,7 @@ def of_result(experiment: str, result: Result) -> Report:
 def found_heads() -> Report:
     """Heads that retrieve, of a model that is too small to search in."""
     rows = [
-        {"stack": "self", "layer": 1, "head": head, "share_found": 0.9 - head / 5, "weight": 0.4 - head / 9}
+        {"stack": "self", "layer": 1, "head": head, "found": 0.9 - head / 5, "weight": 0.4 - head / 9}
         for head in range(3)
     ]
     result = RetrievingHeads(
