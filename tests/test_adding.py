@@ -410,10 +410,10 @@ def test_a_block_of_the_page_shows_the_result(package: Package, opened: Opened, 
     np.testing.assert_allclose(
         np.array(widths) / widths[0], [head["spread"] / heads[0]["spread"] for head in heads], atol=0.01
     )
-    page.get_by_role("button", name=f"Show head {names[2]}").click()
+    page.locator("#aside").get_by_role("button", name=f"Show head {names[2]}").click()
     assert page.locator("#spread .picked").all_text_contents() == [bars.nth(2).text_content()]
     package.attn("self", TEXT, "-o", str(file))
-    assert "spread" not in file.read_text(), "no part of the block"
+    assert 'id="spread"' not in file.read_text(), "no part of the block"
 
 
 def test_a_lesson_is_listed_after_the_built_in_lessons_and_runs(package: Package) -> None:

@@ -438,8 +438,11 @@ def _reduced(operation: np.ufunc, values: np.ndarray, block: tuple[int, int]) ->
     return values
 
 
-def head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
-    """Yield each statistic of a table of heads by layer and head, with one grid per stack of the model."""
+def head_statistic_grids(report: Report) -> Iterator[tuple[str, NamedTensor]]:
+    """Yield each statistic of a report's heads by layer and head, with one grid per stack of the model."""
+    heads = report.statistics.get("heads")
+    if not isinstance(heads, Table):
+        return
     for name, cell in heads[0].items() if heads else ():
         if isinstance(cell, float) or cell is None:
             for stack, grid in heads.grids(name).items():

@@ -100,7 +100,7 @@ def _main_grid(report: Report) -> Maps | None:
     if screen is None or report.spec.get("head") or report.pictures or report.picture_maps is not None:
         return None
     names = (str(report.spec.get("sort")), *screen.main) if screen.main else ()
-    grids = dict(head_statistic_grids(report.table("heads")))
+    grids = dict(head_statistic_grids(report))
     found = (grid for name in names for grid in grids if grid.split(" ")[0] == name)
     name = next(found, None)
     return None if name is None else _maps(report, grids, [name])
@@ -123,7 +123,7 @@ def _every_part(report: Report, chosen: Report) -> Iterator[PicturePart]:
         for name, tensor in chosen.tensors.items()
         if _is_drawn(name, tensor, chosen) or (name in main and len(tensor.axes) == 2)
     }
-    maps = maps or dict(head_statistic_grids(chosen.table("heads")))
+    maps = maps or dict(head_statistic_grids(chosen))
     while maps:
         name = next(iter(maps))
         names = [

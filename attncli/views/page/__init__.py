@@ -140,7 +140,7 @@ def report_data(report: Report) -> dict[str, Any]:
     """Return the data of one report for the page's script."""
     drawn = {name: tensor for name, tensor in report.tensors.items() if not _is_in_table(report, tensor)}
     if not drawn and not report.pictures and report.picture_maps is None:
-        drawn = dict(head_statistic_grids(report.table("heads")))
+        drawn = dict(head_statistic_grids(report))
     tensors = {name: tensor for name, tensor in drawn.items() if not _is_too_large(tensor)}
     blocks = [
         (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None

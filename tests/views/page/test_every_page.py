@@ -48,8 +48,8 @@ def page_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageText]:
 def violations(page: Any, leave_out: list[list[str]]) -> list[str]:
     """What axe-core finds with all of its rules: the rule, the element and the reason."""
     page.evaluate(AXE)
-    context = {"include": [["html"]], "exclude": leave_out} if leave_out else {}
-    found = page.evaluate("context => axe.run(context, { resultTypes: ['violations'] })", context or None)
+    context = {"include": [["html"]], "exclude": leave_out}
+    found = page.evaluate("context => axe.run(context, { resultTypes: ['violations'] })", context)
     return [
         f"{rule['id']}: {node['target'][0]}: {node['failureSummary'].splitlines()[1].strip()}"
         for rule in found["violations"]
@@ -110,7 +110,8 @@ BROKEN = """<!doctype html><html lang="en"><title>Faults</title><main><h1>Faults
 def test_faults_are_found(opened: Opened) -> None:
     page = opened(BROKEN.replace("<html", "<html data-drawn"))
     faults = page.evaluate(GEOMETRY)
-    assert [fault.partition(":")[0] for fault in faults] == ["cut", "outside", "broken", "over", "sideways"]
+    kinds = [*dict.fromkeys(fault.partition(":")[0] for fault in faults)]
+    assert kinds == ["cut", "outside", "broken", "over", "sideways"]
     assert [fault.partition(":")[0] for fault in violations(page, [])] == ["color-contrast"]
 
 
