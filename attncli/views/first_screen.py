@@ -537,11 +537,15 @@ class FirstScreen:
     picture: "Callable[[Report, Collection[str]], Panel | None]" = lambda *_: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
     page_table: Callable[[Report], PageTable | None] | None = None
-    main: tuple[str, ...] = ()
+    main: tuple[str, ...] | Callable[[Report], tuple[str, ...]] = ()
 
     def suits(self, report: Report) -> bool:
         """Return True if the report has what the screen shows; an edited report may not."""
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
+
+    def main_of(self, report: Report) -> tuple[str, ...]:
+        """Return the names of the parts of which a figure or a page shows the first that a report has."""
+        return self.main(report) if callable(self.main) else self.main
 
     def table_of_page(self, report: Report) -> PageTable | None:
         """Return the table beside the page's picture, or None if the result has no such table."""

@@ -591,6 +591,13 @@ MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
 """Where heads look in one or more pictures; the rollout of a text."""
 
 
+def survey_main(report: Report) -> tuple[str, ...]:
+    """Return the statistic of the pattern that most heads show, then the weight on the previous token."""
+    shown = [row for row in report.result_of(HeadSurvey).patterns if row.statistic and row.heads]
+    most = max(shown, key=lambda row: row.heads or 0, default=None)
+    return *([str(most.statistic)] if most is not None else []), "previous_token"
+
+
 def survey_table(report: Report) -> PageTable | None:
     """Return the heads by the statistic that they are sorted by, or the strongest heads of each pattern."""
     survey, sort = report.result_of(HeadSurvey), report.spec.get("sort")

@@ -88,7 +88,7 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[PicturePart
     for part in parts:
         by_name.setdefault(part.name.split(" ")[0] if isinstance(part, Maps | Curves) else "", part)
     screen = first_screen(report.result)
-    main = (str(report.spec.get("sort")), *(screen.main if screen is not None else ()), "weights")
+    main = (str(report.spec.get("sort")), *(screen.main_of(report) if screen is not None else ()), "weights")
     names = [name for name in (*main, *by_name) if name in by_name]
     if names:
         yield by_name[names[0]]
@@ -99,7 +99,7 @@ def _main_grid(report: Report) -> Maps | None:
     screen = first_screen(report.result)
     if screen is None or report.spec.get("head") or report.pictures or report.picture_maps is not None:
         return None
-    names = (str(report.spec.get("sort")), *screen.main) if screen.main else ()
+    names = (str(report.spec.get("sort")), *screen.main_of(report)) if screen.main else ()
     grids = dict(head_statistic_grids(report))
     found = (grid for name in names for grid in grids if grid.split(" ")[0] == name)
     name = next(found, None)
@@ -117,7 +117,7 @@ def _every_part(report: Report, chosen: Report) -> Iterator[PicturePart]:
     if chosen.picture_maps is not None:
         yield chosen.picture_maps
         return
-    main = () if screen is None else screen.main
+    main = () if screen is None else screen.main_of(report)
     maps = {
         name: tensor
         for name, tensor in chosen.tensors.items()

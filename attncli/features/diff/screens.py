@@ -331,7 +331,7 @@ TWO_TEXTS_SCREEN = FirstScreen(
         Sentences(_first_notes, "note"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
-    page_table=lambda _: PageTable("heads", ("mean_jensen_shannon", "statistic", "difference")),
+    page_table=lambda _: PageTable("heads", ("mean_jensen_shannon", "key_a_token", "key_b_token")),
     finding=_texts_finding,
 )
 """Both texts; the heads that changed most, with their strongest keys; the next tokens."""

@@ -23,6 +23,7 @@ from attncli.views.head_screens import (
     is_cut,
     is_mostly_first,
     stack_sizes,
+    survey_main,
     survey_table,
 )
 from attncli.views.report_sections import model_name, titled
@@ -100,6 +101,6 @@ SURVEY_SCREEN = FirstScreen(
     next_steps=_next_steps,
     page_table=survey_table,
     finding=survey_finding,
-    main=("previous_token",),
+    main=survey_main,
 )
 """The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

@@ -197,7 +197,7 @@ PAIRS_SCREEN = FirstScreen(
         ),
         Notes(apart=True, rank=0),
     ),
-    page_table=lambda _: PageTable("strongest", ("measure", "mean", "statistic")),
+    page_table=lambda _: PageTable("strongest", ("statistic", "held_out", "choosing")),
     finding=_finding,
 )
 """The input; the best head of each measure with the best fixed offset; its weights in one text."""

@@ -132,7 +132,7 @@ def _separate_finding(report: Report) -> Iterator[str]:
         best = f"{named_head(row)}, whose {words_of(row.statistic)} is {side}"
         where = quoted(result.fitted[0].positive) if result.fitted else "positive texts"
         numbers = f"AUROC {number(row.auroc)}, p = {fixed(row.p_value, 3)}"
-        yield f"The best single head is {best} in {where} ({numbers})."
+        yield f"On the texts that it was chosen on, the best single head is {best} in {where} ({numbers})."
 
 
 SEPARATE_SCREEN = FirstScreen(

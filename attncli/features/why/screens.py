@@ -104,7 +104,12 @@ def _finding(report: Report) -> Iterator[str]:
     """Yield the sum, and the head that changes the logit most."""
     result = report.result_of(LogitAttribution)
     parts, what = result.parts, explained_logit(report.how_to_read) or "the logit"
-    terms = {"the heads add": parts.heads, "the MLPs": parts.mlps, "the embedding": parts.embedding}
+    terms = {
+        "the heads add": parts.heads,
+        "the MLPs": parts.mlps,
+        "the embedding": parts.embedding,
+        "biases": parts.biases,
+    }
     added = ", ".join(f"{term} {number(value)}" for term, value in terms.items())
     yield plain_text(f"{what[0].upper()}{what[1:]} is {number(parts.logit)}: {added}.")
     first = max(result.heads, key=lambda head: abs(head.contribution or 0.0), default=None)

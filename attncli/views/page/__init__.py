@@ -211,7 +211,7 @@ def _finding(report: Report) -> Iterator[str]:
 def _page_picture(report: Report, drawn: Mapping[str, NamedTensor]) -> str:
     """Return the name of the map that the page shows first, `curves`, or nothing if the result names none."""
     screen = _first_screen(report)
-    for name in () if screen is None else (str(report.spec.get("sort")), *screen.main):
+    for name in () if screen is None else (str(report.spec.get("sort")), *screen.main_of(report)):
         if name in drawn:
             return name if len(drawn[name].axes) > 1 else "curves"
         if name in report.statistics and isinstance(report.statistics[name], Table):
