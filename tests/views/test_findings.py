@@ -137,7 +137,7 @@ def policies(data: Mapping[str, Any]) -> str:
 def attributed(data: Mapping[str, Any]) -> str:
     parts, (adds, name) = data["statistics"]["parts"], heads_of(data, "contribution")[0]
     sizes = f"{parts['logit']:.2f}: the heads add {parts['heads']:.2f}, the MLPs {parts['mlps']:.2f}, "
-    embedding = f"the embedding {parts['embedding']:.2f}"
+    embedding = f"the embedding {parts['embedding']:.2f}, biases {parts['biases']:.2f}"
     return f"The logit of 's' is {sizes}{embedding}. Head {name} adds most: +{adds:.2f}, giving "
 
 
@@ -311,7 +311,7 @@ MADE: list[tuple[Report, str]] = [
             fitted="positive=true negative=made~up",
         ),
         'On new texts, heads tell "true" from "made up" with AUROC 0.92 (0.80 to 0.97); length alone, 0.75. '
-        'The best single head is 5:11, whose sink mass is lower in "true" (AUROC 0.12, p = 0.010).',
+        'On the texts that it was chosen on, the best single head is 5:11, whose sink mass is lower in "true" (AUROC 0.12, p = 0.010).',
     ),
     (
         made(

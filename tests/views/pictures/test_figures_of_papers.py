@@ -93,7 +93,7 @@ def test_negative_cells_without_numbers_are_crossed_out() -> None:
 def test_a_survey_is_a_grid_and_maps_are_asked_for() -> None:
     report = run("heads", maps="self")
     assert np.asarray(images(figure_of(report))[0].get_array()).shape[:2] == (2, 4)
-    assert "previous token" in texts(figure_of(report))
+    assert "induction" in texts(figure_of(report)), "the pattern that most heads show"
 
 
 def test_no_edge_lies_behind_a_head() -> None:
