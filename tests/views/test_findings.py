@@ -311,7 +311,8 @@ MADE: list[tuple[Report, str]] = [
             fitted="positive=true negative=made~up",
         ),
         'On new texts, heads tell "true" from "made up" with AUROC 0.92 (0.80 to 0.97); length alone, 0.75. '
-        'On the texts that it was chosen on, the best single head is 5:11, whose sink mass is lower in "true" (AUROC 0.12, p = 0.010).',
+        "On the texts that it was chosen on, the best single head is 5:11, "
+        'whose sink mass is lower in "true" (AUROC 0.12, p = 0.010).',
     ),
     (
         made(
