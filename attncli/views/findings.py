@@ -93,7 +93,7 @@ def token_at(report: Report, axis: str, position: int) -> str:
     tokens = axis_tokens(report, axis)
     place = position - first_position(report, axis)
     where = f"{token_name(report)} {position}"
-    if not 0 <= place < len(tokens):
+    if not 0 <= place < len(tokens) or not tokens[place]:
         return where
     return f"{quoted(tokens[place])} ({where})" if tokens.count(tokens[place]) > 1 else quoted(tokens[place])
 
@@ -115,6 +115,9 @@ def weights_finding(report: Report) -> Iterator[str]:
     values = tensor.values if hidden is None else np.where(hidden, np.nan, tensor.values)
     counts = np.isfinite(values).sum(axis=-1)
     noun, is_blocks = token_name(report), tensor.axes[-2:] == BLOCK_AXES
+    if not np.nan_to_num(values).any():
+        yield "Every weight is 0." if counts.any() else "No weight is known."
+        return
     if not (counts > 1).any():
         yield f"Each {noun} sees only one {noun}."
         return
@@ -133,7 +136,8 @@ def weights_finding(report: Report) -> Iterator[str]:
         query = token_at(report, tensor.axes[-2], int(last[-1]) + first_position(report, tensor.axes[-2]))
         weight = number(float(np.nanmax(values[tuple(last)])))
         seen = f"{counts[tuple(last)]} {noun}s"
-        yield f"Each {noun} looks evenly at what it sees: {query} at {seen}, {weight} each."
+        each = f"Each {noun}" if counts.all() else f"Each {noun} with a known weight"
+        yield f"{each} looks evenly at what it sees: {query} at {seen}, {weight} each."
         return
     num_visible = float(counts.mean())
     if is_blocks:

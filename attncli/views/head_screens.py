@@ -52,13 +52,14 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import (
     DECIMALS,
+    NAMED_WEIGHT,
     NO_NUMBER,
     ScreenLine,
     beside,
     fixed,
     half_width,
     kinds_read,
-    named_tokens,
+    named_weight,
     plain_line,
     text_name,
     wrap_cells,
@@ -500,11 +501,8 @@ def _order(report: Report) -> str:
     if not spec.get("sort"):
         return ""
     name = str(spec.get("sort"))
-    if name == "from_to_weight":
-        queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
-        to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
-        of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
-        name = f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens"
+    if name == NAMED_WEIGHT:
+        name = named_weight(report)
     return plain_text(f", sorted by {name}, {'smallest' if spec.get('ascending') else 'largest'} first")
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from attncli.records.meanings import spaced
 from attncli.records.report import PLACES
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
@@ -61,11 +62,12 @@ LONGEST_PAGE = 8.5
 class Maps:
     """The first matrices of one tensor, or of compared tensors, out of `total`, and their axes.
 
-    `name` is the tensor's, or the statistic's of a grid of heads. The tensors in `compared` share its
-    colours.
+    `name` is the tensor's, or the statistic's of a grid of heads, and `label` its name for people. The
+    tensors in `compared` share its colours.
     """
 
     name: str
+    label: str
     title: str
     axes: tuple[LabelledAxis, LabelledAxis]
     matrices: list[Matrix]
@@ -80,8 +82,10 @@ class Maps:
         unit = tensor_unit(self.name, first.axes)
         if first.is_weights and unit == "weight":
             return "attention weight"
-        name = in_words(self.name).replace("_", " ")
-        return unit if unit in (name, name.removesuffix("s")) or "score" in unit else f"{name} ({unit})"
+        if "score" in unit:
+            return unit
+        words = spaced(in_words(self.name))
+        return self.label if unit in (words, words.removesuffix("s")) else f"{self.label} ({unit})"
 
     @property
     def axis_names(self) -> tuple[str, str]:
@@ -112,11 +116,15 @@ def axis_name(axis: str) -> str:
     return AXIS_NAMES.get(axis, in_words(axis).replace("_", " "))
 
 
+NEARLY_ZERO = 1e-12
+"""Below this, an end of a range is the rounding error of 0."""
+
+
 def range_sentence(maps: Maps, shades: Shading) -> str:
     """Return a sentence about the colours, such as `Colour: attention weight, from 0 to 0.93.`"""
     if np.isnan(shades.low):
         return "There are no numbers to colour."
-    low, high = f"{shades.low:.3g}", f"{shades.high:.3g}"
+    low, high = (f"{end if abs(end) >= NEARLY_ZERO else 0.0:.3g}" for end in (shades.low, shades.high))
     ends = (
         "each row from its own least to its own largest" if shades.scale == "row" else f"from {low} to {high}"
     )

@@ -1,7 +1,6 @@
 """A report as a PNG, SVG or PDF figure, drawn by matplotlib in the width of a paper's column or of both."""
 
 import io
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import IO, Any
@@ -51,6 +50,7 @@ from attncli.views.texts import (
     figure_title,
     labelled_axes,
     nothing_to_draw,
+    number_label,
     shortened_text,
     title_lines,
     untrained,
@@ -145,12 +145,14 @@ def _maps(report: Report, drawn: Mapping[str, NamedTensor], names: list[str]) ->
     matrices = [*each][-1:] if tensor.axes[0] == "step" else list(islice(each, MOST_MATRICES))
     is_one = tensor.axes[0] == "step" or matrices[0].shared
     compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]
-    words = [NAMES.get(other, other.replace("_", " ")) for other in names]
+    labels = [plain_text(number_label(report, other)) for other in names]
+    words = [NAMES.get(other, label) for other, label in zip(names, labels, strict=True)]
     panel_names = [
         ", ".join([matrix.name.replace("_", " "), *place_names(matrix.place)]) for matrix in matrices
     ]
     return Maps(
         name,
+        labels[0],
         " and ".join(words),
         labelled_axes(report, matrices[0]),
         matrices,
@@ -186,7 +188,7 @@ def settings() -> Any:
         **defaults,
         "text.parse_math": False,
         "text.usetex": False,
-        "svg.fonttype": "path",  # looks the same without the font; `searchable` adds the text
+        "svg.fonttype": "none",  # text can be searched and edited
         "pdf.fonttype": 42,  # TrueType, so that text can be searched and copied
         "svg.hashsalt": "attn",
         "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
@@ -305,7 +307,11 @@ def caption(report: Report, display: Display) -> str:
     if screen is not None and screen.finding is not None and screen.suits(report):
         finding = " ".join(screen.finding(report))
     own = None if display.title is None else plain_text(display.title).strip()
-    settings = (f"{key}: {plain_text(str(value))}" for key, value in report.spec.items() if value is not None)
+    settings = (
+        f"{key}: {plain_text(str(value))}"
+        for key, value in report.spec.items()
+        if value or (value == 0 and value is not False)
+    )
     versions = ", ".join(f"{name} {plain_text(version)}" for name, version in report.environment.items())
     name = width_of(panels, display)
     paragraphs = [
@@ -322,17 +328,6 @@ def caption(report: Report, display: Display) -> str:
     return "\n".join(filter(None, paragraphs)) + "\n"
 
 
-def searchable(drawn: str, written: str) -> str:
-    """Return a picture whose letters are shapes, with the same texts over them, transparent.
-
-    The shapes look the same without the font; a reader finds and copies the texts.
-    """
-    drawn = re.sub(r"<!--.*?-->", "", drawn, flags=re.DOTALL)  # matplotlib writes each text in a comment
-    texts = "\n".join(re.findall(r"<text .*?</text>", written, re.DOTALL))
-    end = drawn.rindex("</svg>")
-    return f'{drawn[:end]} <g opacity="0">\n{texts}\n </g>\n{drawn[end:]}'
-
-
 def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
     """Return a view that writes one picture per report; equal reports produce equal bytes."""
 
@@ -343,26 +338,16 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
                 # Draw in memory first, because matplotlib's writers fail badly if a disk is full.
-                if kind == "svg":
-                    content: str | bytes = searchable(
-                        *(_svg(figure, metadata, each) for each in ("path", "none"))
-                    )
-                else:
-                    picture = io.BytesIO()
-                    dots = DOTS_PER_INCH if kind == "png" else VECTOR_DOTS
-                    figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=dots)
-                    content = picture.getvalue()
-            stream.write(content)
+                picture: io.StringIO | io.BytesIO = io.StringIO() if kind == "svg" else io.BytesIO()
+                dots = VECTOR_DOTS
+                if kind == "png":
+                    # A picture has whole pixels: at least as wide as its column.
+                    dots = DOTS_PER_INCH
+                    figure.set_size_inches(np.ceil(figure.get_size_inches() * dots) / dots)
+                figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=dots)
+            stream.write(picture.getvalue())
 
     return write
-
-
-def _svg(figure: Figure, metadata: Mapping[str, str | None], fonts: str) -> str:
-    """Return a figure as SVG with its letters as shapes (`path`) or as text (`none`)."""
-    picture = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": fonts}):
-        figure.savefig(picture, format="svg", metadata=dict(metadata), dpi=VECTOR_DOTS)
-    return picture.getvalue()
 
 
 write_png = writer("png", {"Software": None})

@@ -76,6 +76,8 @@ def _first_head(report: Report, survey: HeadSurvey) -> str:
     if sort == "from_to_weight":
         queries, keys = (listed(map(_typed, report.spec.get(key) or ())) for key in ("from", "to"))
         of_query = queries or "the average token"
+        if value == 0 and not is_least:
+            return f"No head gives {keys} any of the weight of {of_query}."
         return f"{name} gives {keys} {weight} of the weight of {of_query}, the {which}{total}."
     if sort in KEYS_OF_STATISTICS:
         return f"{name} gives {KEYS_OF_STATISTICS[sort]} {weight} of its weight, the {which}{total}."

@@ -18,11 +18,12 @@ from attncli.feature import ReadingKind
 from attncli.index import FEATURES, installed_features
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.kinds import KINDS, experiment_kinds, read_result
+from attncli.records.meanings import meaning_of_name, spaced
 from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
 from attncli.system.plain_text import counted, plain_text, readable_token, readable_tokens
-from attncli.views.matrices import KEY_AXES, Matrix, axis_tokens, first_position, place_names
+from attncli.views.matrices import KEY_AXES, Matrix, axis_tokens, first_position, in_words, place_names
 
 NO_NUMBER = "-"
 NO_CELL = "/"
@@ -514,6 +515,27 @@ def kinds_read(report: Report) -> Iterator[ReadingKind]:
 
 
 MOST_NAMED = 6
+
+
+NAMED_WEIGHT = "from_to_weight"
+"""The statistic of the weight between the tokens that --from and --to name."""
+
+
+def named_weight(report: Report) -> str:
+    """Return the weight between named tokens in words, such as `weight from 10 it to 2 animal`."""
+    queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
+    to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
+    of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
+    return f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens"
+
+
+def number_label(report: Report, name: str) -> str:
+    """Return the name for people of a tensor, a column or a statistic of a report."""
+    if name == NAMED_WEIGHT and report.spec.get("to"):
+        return named_weight(report)
+    kinds = (group.kind for group in report.result.groups() if group.kind is not None)
+    declared = (kind.meaning(name) for kind in kinds if name in kind.columns)
+    return next(declared, meaning_of_name(name)).label or spaced(in_words(name))
 
 
 def named_tokens(report: Report, key: str) -> list[str]:

@@ -408,6 +408,15 @@ MADE: list[tuple[Report, str]] = [
         "No head has a number for entropy: the text has no such tokens.",
     ),
     (
+        made(
+            "heads",
+            patterns="",
+            spec={"sort": "from_to_weight", "from": ["cat"], "to": ["tired"]},
+            heads="from_to_weight=0.0",
+        ),
+        'No head gives "tired" any of the weight of "cat".',
+    ),
+    (
         made("ablate", spec={"sort": "loss"}, heads="loss=-0.5"),
         "No head matters here: removing one makes loss no worse.",
     ),
@@ -438,6 +447,11 @@ def weights(values: Any, *tokens: str, mask: Mask | None = None) -> str:
 def test_the_finding_of_weights_without_a_look() -> None:
     causal = Mask(causal=True)
     assert weights([[1.0]], "one") == "Each token sees only one token."
+    assert weights(np.zeros((3, 3))) == "Every weight is 0."
+    assert weights(np.full((3, 3), np.nan)) == "No weight is known."
+    nan = [[0.5, 0.5], [np.nan, np.nan]]
+    assert weights(nan).startswith("Each token with a known weight looks evenly at what it sees")
+    assert weights([[0.9, 0.1], [0.5, 0.5]], "", "b").startswith("The clearest look: token 0 gives itself")
     even = weights([[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], "a", "cat", "sat", mask=causal)
     assert even == 'Each token looks evenly at what it sees: "sat" at 3 tokens, 0.33 each.'
     # The first row of a causal map sees one key, so its 1 says nothing; of equal looks, the first is named.

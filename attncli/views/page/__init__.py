@@ -34,7 +34,7 @@ from attncli.views.page.blocks import SOURCES, PageBlock, blocks_of, page_script
 from attncli.views.page.meanings import page_meanings
 from attncli.views.picture_maps import left_out, title_of
 from attncli.views.tables import first_screen
-from attncli.views.texts import heading, named_tokens, subtitle, title
+from attncli.views.texts import heading, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # numbers with four decimals
@@ -162,7 +162,6 @@ def report_data(report: Report) -> dict[str, Any]:
         "settings": {name: plain_text(_setting(value)) for name, value in report.spec.items()},
         "environment": {name: plain_text(value) for name, value in report.environment.items()},
         "named": {key: _names(report.spec.get(key)) for key in ("from", "to")},
-        "sought": {key: [plain_text(name) for name in named_tokens(report, key)] for key in ("from", "to")},
         "tokens": [plain_text(token) for token in report.tokens],
         "context_tokens": [plain_text(token) for token in report.context_tokens],
         "first_query": report.first_query,

@@ -32,7 +32,7 @@ function computedRankings() {
       .filter(isStatistic)
       .map((name) => ({
         name,
-        label: name === "from_to_weight" ? weightLabel(report.sought) : meanings(name).label,
+        label: meanings(name).label,
         of: (place) => rows.get(shortPlace(place))?.[name],
       }));
   }
