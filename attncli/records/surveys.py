@@ -482,7 +482,11 @@ class HeadSurvey(Result):
         *("named_tokens", "intervals", "model", "linear"),
     )
 
-    heads: Records[SurveyedHead] = group(label="Heads", may_be_empty=True)
+    heads: Records[SurveyedHead] = group(
+        label="Heads",
+        about="A head; its statistics are means over its rows, except max score, the largest of them",
+        may_be_empty=True,
+    )
     # A store holds these counts under the names of the statistics: see `named_numbers`.
     patterns: Records[HeadsOfPattern] = group(label="Patterns", is_kept=False, may_be_empty=True)
     strongest: Records[StrongestHead] = group(

@@ -27,7 +27,6 @@ from attncli.views.head_screens import (
     survey_table,
 )
 from attncli.views.report_sections import model_name, titled
-from attncli.views.survey_findings import survey_finding
 from attncli.views.texts import text_name, token_name
 
 FEW_ROWS = 5
@@ -84,6 +83,13 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Yield the finding of a survey, which only pages and captions show."""
+    from attncli.views.survey_findings import survey_finding
+
+    yield from survey_finding(report)
+
+
 SURVEY_SCREEN = FirstScreen(
     HeadSurvey,
     (
@@ -100,7 +106,7 @@ SURVEY_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
     page_table=survey_table,
-    finding=survey_finding,
+    finding=_finding,
     main=survey_main,
 )
 """The patterns, the heads if they are sorted or requested, or the grid of a statistic."""

@@ -74,7 +74,7 @@ def test_only_one_module_of_the_page_asks_the_server() -> None:
     sources = modules(START_SCRIPT, FOLDER)
     exported, imported = exports_and_imports(sources)
     # The page of a server has an address of its own.
-    assert exported - imported == {"blocks", "shade", "picturesOf", "selectOnly"}
+    assert exported - imported == {"blocks", "shade", "picturesOf", "setView"}
     fetching = {name for name, source in sources.items() if MARKUP.search(source)}
     assert fetching == {"answers.js"} and MARKUP.findall(sources["answers.js"]) == ["fetch("]
 

@@ -2,11 +2,13 @@
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from attncli.records.report import NamedTensor, Report
+from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
     Opened,
@@ -89,6 +91,32 @@ def test_back_forward_and_reload_show_what_was_chosen(opened: Opened) -> None:
     page.evaluate("location.hash = 'report=2&head=2:3&key=5'")
     wait_for_view(page, "weights (query × key), head 2:3", ("5 street",))
     assert page.evaluate("location.hash") == "#report=2&head=2:3&key=5"
+
+
+def test_a_page_opens_on_what_was_asked_and_its_address_on_the_lines(opened: Opened) -> None:
+    report = replace(sentence_heads(), spec={"from": ["cat"], "to": ["street"]})
+    page = opened(page_of(report), width=1280)
+    wait_for_view(page, DEFAULT, ("1 cat",))
+    assert page.evaluate("location.hash") == "" and page.locator("#map .map-marks .hit").count() == 1
+    page.locator("#map .map-left .label").nth(3).click()
+    page.locator("#map .map-top .label").nth(5).click()
+    wait_for_address(page, "#query=1&query=3&key=5")
+    page.get_by_role("button", name="Lines").click()
+    wait_for_address(page, "#query=1&query=3&key=5&view=lines")
+    assert page.locator("#map").is_hidden() and page.locator("#tokens").is_visible()
+    page.reload()
+    page.wait_for_selector("#tokens .token.source")
+    assert page.locator("#map").is_hidden()
+    page.go_back()
+    wait_for_address(page, "#query=1&query=3&key=5")
+    page.wait_for_function("document.getElementById('map').checkVisibility()")
+
+
+def test_a_head_of_the_table_does_not_move_the_page(opened: Opened) -> None:
+    page = opened(page_of(run("heads", maps="self")), width=1280)
+    page.locator("#aside").get_by_role("button", name="Show head 0:1").first.click()
+    wait_for_title(page, "weights (query × key), head 0:1")
+    assert page.evaluate("scrollY") == 0
 
 
 def test_wrong_and_hostile_addresses_are_ignored(opened: Opened) -> None:

@@ -5,13 +5,13 @@ import { chosen, matrix, sources, start } from "./chosen.js";
 import { picturesOf } from "./looks.js";
 import { placesOf, rankings } from "./rankings.js";
 import { selectOnly } from "./selection.js";
-import { run, showReport, showTensor } from "./show.js";
+import { run, setView, showReport, showTensor } from "./show.js";
 import { byId } from "../parts/elements.js";
 import { namesIn, shortPlace } from "../values/labels.js";
 
 const PLACES_OF_MAPS = ["head", "step", "map"];
 const SIDES = ["query", "key"];
-const NAMES = ["report", "tensor", ...PLACES_OF_MAPS, "compare", "heads", "sort", "order", "layer", "from", "to", "scale"];
+const NAMES = ["report", "tensor", ...PLACES_OF_MAPS, "compare", "heads", "sort", "order", "layer", "from", "to", "scale", "view"];
 NAMES.push("range", "skip", "picture", ...SIDES);
 const STEP_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", ",", "."];
 // Browsers refuse hundreds of changes in a few seconds.
@@ -41,7 +41,7 @@ function pairsNow() {
     pairs.push([side, (side === "query" ? matrix.rowLabels : matrix.columnLabels)[index].position]);
   pairs.push(["sort", chosen.sort], ["order", chosen.isAscending ? "ascending" : "descending"], ["layer", chosen.layer]);
   for (const side of ["from", "to"]) pairs.push([side, byId(side).checkValidity() ? byId(side).value : ""]);
-  pairs.push(["scale", chosen.scale ?? ""], ["range", chosen.range], ["skip", chosen.skip]);
+  pairs.push(["view", byId("parts").dataset.view], ["scale", chosen.scale ?? ""], ["range", chosen.range], ["skip", chosen.skip]);
   return pairs.map(([name, value]) => [name, String(value)]);
 }
 
@@ -153,6 +153,7 @@ function takeOver(report, wanted) {
     chosen.picture = isWhole(picture - 1, picturesOf(report).length) ? picture - 1 : 0;
     if (tensor.rows > 1 && (isRow || query === "mean")) chosen.query = query === "mean" ? null : Number(query);
   }
+  setView(valueOf("view") === "lines" ? "lines" : "map");
   byId("tensor").value = number;
   byId("range").value = chosen.range;
   return number;

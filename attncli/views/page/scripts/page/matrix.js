@@ -1,6 +1,7 @@
 // One matrix of a report in the form that the map, the tokens and the cards draw.
 
 import { chosen } from "./chosen.js";
+import { placesOf } from "./rankings.js";
 import { skippedOf } from "./report.js";
 import { axisLabels, matrixTitle, shortPlace } from "../values/labels.js";
 
@@ -11,6 +12,12 @@ export async function mapAt(number) {
   if (!full) return [tensor, number];
   await full.load();
   return [full, 0];
+}
+
+// The cells of the weights that the report was asked about, framed as marks are.
+function askedCells({ named: { from, to } }) {
+  const [queries, keys] = [placesOf(from, "query"), placesOf(to, "key")];
+  return queries.flatMap((query) => keys.map((key) => [query, key, 1]));
 }
 
 export function matrixOf([shown, index], number, shading) {
@@ -28,7 +35,7 @@ export function matrixOf([shown, index], number, shading) {
     shading,
     skip: skippedOf(shown),
     decimals: shown.decimals,
-    marks: shown.marks ?? [],
+    marks: [...(shown.marks ?? []), ...(isAttention ? askedCells(report) : [])],
     unit: shown.unit,
     isLog: shading.kind === "log",
     title: matrixTitle(shown === tensor ? tensor : { ...shown, name: "weights" }, place),

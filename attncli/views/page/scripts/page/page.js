@@ -1,6 +1,6 @@
 // Entry point of the page: connects its parts and shows the first report.
 
-import { beside, chosen, comparedMap, map, overview, pictureView, sides, sources, start } from "./chosen.js";
+import { beside, chosen, comparedMap, map, matrix, overview, pictureView, sides, sources, start } from "./chosen.js";
 import { listen } from "./controls.js";
 import { hoverHead, lookFrom, mostLookedAt, pickQuery } from "./looks.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
@@ -13,6 +13,8 @@ Object.assign(overview, {
   onCompare: (number) => run(compareWith(number)),
   onRead: (cell) => (chosen.tensor.is_pictured ? hoverHead(cell) : readThumbnail(cell)),
 });
+for (const each of [map, comparedMap])
+  Object.assign(each, { onLabel: pin, onLookAtLabel: (token) => matrix.isAttention && look(token) });
 Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell, onView: (view) => comparedMap.follow(view) });
 Object.assign(pictureView, {
   onLook: lookFrom,

@@ -6,7 +6,7 @@ import { headsOfLayer, showCompared } from "./heads.js";
 import { stackOfGrid } from "./linked.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
-import { fillSortAndLayer, rankings, surveyed } from "./rankings.js";
+import { fillSortAndLayer, placesOf, rankings, surveyed } from "./rankings.js";
 import {
   comparedWith,
   noteOf,
@@ -17,8 +17,9 @@ import {
   showNotes,
   skippedOf,
 } from "./report.js";
-import { pin, showSources } from "./selection.js";
+import { pin, selectOnly, showSources } from "./selection.js";
 import { arrangeScene, firstRanked, showRanked } from "./scene.js";
+import { closeSheet } from "./sheet.js";
 import { everyRow } from "../parts/cards.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
@@ -31,6 +32,7 @@ import { inLine, placeText, shortPlace } from "../values/labels.js";
 import { isNumber } from "../values/numbers.js";
 
 const MOST_TOKENS = 4096;
+const MOST_ASKED = 3;
 
 // View settings of each report, restored when it is chosen again.
 const left = new WeakMap();
@@ -86,6 +88,7 @@ export async function showReport(index) {
   const first = before?.index ?? Math.max(0, own < 0 ? matrices.findIndex(isFirst) : own);
   fillSelect(byId("tensor"), names, first);
   if (matrices.length) await showTensor(first);
+  if (!before && chosen.report === report) selectAsked(report);
   else showRanked(report, showHead);
   if (chosen.report !== report) return;
   if (before && chosen.report === report) await comeBack(before);
@@ -126,6 +129,15 @@ export async function showTensor(index) {
   byId("step-choice").hidden = !tensor.isOverSteps;
   if (tensor.isOverSteps) byId("step").max = overview.shown.length - 1;
   await showMatrix();
+}
+
+// Select the queries that the report was asked about, without a sheet over the picture.
+function selectAsked({ named, matrices }) {
+  if (!matrices.length || !matrix.isAttention || chosen.tensor.is_pictured) return;
+  const queries = placesOf(named.from, "query").slice(0, MOST_ASKED);
+  if (!queries.length) return;
+  selectOnly(queries.map((index) => ({ side: "query", index })));
+  closeSheet();
 }
 
 // Initial view of a report: sorted as the survey was.
@@ -200,9 +212,13 @@ async function showMatrix() {
 }
 
 // Show the map or the lines between tokens, where there is room for only one of them.
-export function showView(view) {
+export function setView(view) {
   byId("parts").dataset.view = view;
   for (const name of ["map", "lines"]) byId(`view-${name}`).setAttribute("aria-pressed", name === view);
+}
+
+export function showView(view) {
+  setView(view);
   return showMatrix();
 }
 
@@ -212,10 +228,11 @@ export async function choose(number) {
   await showMatrix();
 }
 
-// Scroll the chosen map into view if it is below many thumbnails.
+// Scroll the chosen map into view if less than half a screen of it is visible.
 export function showChosen() {
-  const { top, height } = byId("parts").getBoundingClientRect();
-  if (top + Math.min(height, innerHeight / 2) > innerHeight) byId("matrix").scrollIntoView({ block: "start" });
+  const { top, bottom, height } = byId("parts").getBoundingClientRect();
+  const least = Math.min(height, innerHeight / 2);
+  if (top + least > innerHeight || bottom < least) byId("matrix").scrollIntoView({ block: "start" });
 }
 
 // Select the row of a weight, or the head of a cell in a layer-by-head map.
@@ -266,8 +283,7 @@ function numberOf(place) {
 function showMapOf(place) {
   const number = numberOf(place);
   if (number === undefined || byId("overview").hidden) return false;
-  run(choose(number));
-  byId("matrix").scrollIntoView({ block: "start" });
+  run(choose(number).then(showChosen));
   return true;
 }
 

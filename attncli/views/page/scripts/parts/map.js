@@ -1,6 +1,6 @@
 // One matrix as a map with labels on two sides, as large as its container allows. Ctrl and the wheel, two fingers,
 // buttons and keys zoom; dragging zooms into a rectangle. Calls `onCell` for the cell under the pointer or the arrow
-// keys, `onPick` on a click or Enter, and `onView` when the person using this map zooms or scrolls.
+// keys, `onPick` on a click or Enter, `onLookAtLabel` and `onLabel` for a label, and `onView` when the person using this map zooms or scrolls.
 
 import { ARROWS, highestOn, make, makeToken } from "./elements.js";
 import { linkTo } from "./linked.js";
@@ -86,6 +86,7 @@ export class MatrixMap {
     cells.addEventListener("dblclick", () => this.showWhole());
     cells.addEventListener("keydown", (event) => this.onKey(event));
     cells.addEventListener("scroll", () => this.later());
+    for (const side of ["row", "column"]) this.listenToLabels(side, this[`${side}Side`].box);
     cells.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     for (const type of ["touchstart", "touchmove"])
       cells.addEventListener(type, (event) => this.onPinch(event), { passive: false });
@@ -94,6 +95,18 @@ export class MatrixMap {
     cells.addEventListener("pointercancel", () => this.endBrush(null));
     for (const type of ["pointerdown", "pointermove"])
       this.whole.addEventListener(type, (event) => event.buttons && this.goTo(event));
+  }
+
+  // A label is a token, as those beside the lines are; keys reach its row and its column through the cells.
+  listenToLabels(side, box) {
+    const on = (type, work) =>
+      box.addEventListener(type, ({ target }) => {
+        const label = target.closest(".label");
+        work(label && { side: side === "row" ? "query" : "key", index: Number(label.dataset.index) });
+      });
+    on("click", (token) => token && this.onLabel(token));
+    on("pointerover", (token) => this.onLookAtLabel(token));
+    box.addEventListener("pointerleave", () => this.onLookAtLabel(null));
   }
 
   show(matrix) {
@@ -253,6 +266,7 @@ export class MatrixMap {
       if (centre < 0 || centre > size) continue;
       const label = labelOf(labels[i], shortened(labels[i].token));
       linkTo(label, { [this.matrix.axes[edge === "left" ? 1 : 0]]: labels[i].position });
+      label.dataset.index = i;
       label.style[edge] = `${centre}px`;
       shown.push(label);
     }
