@@ -103,7 +103,7 @@ BROKEN = """<!doctype html><html lang="en"><title>Faults</title><main><h1>Faults
 <div style="width: 20px; overflow: hidden; white-space: nowrap">a long word</div>
 <div style="width: 30px; border: 1px solid; white-space: nowrap">leaves its box</div>
 <p style="width: 3em; overflow-wrap: anywhere; position: relative; top: 99px">0.123456789</p>
-<div style="width: 2000px; height: 1px"></div><p style="color: #ddd">faint</p>
+<div style="width: 2000px; height: 1px"></div><p style="color: #ddd; position: absolute; top: 400px">faint</p>
 <div style="width: 20px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap">with dots</div>"""
 
 
