@@ -113,7 +113,8 @@ def copy_files(folder: Path) -> list[str]:
 
     Raises UserError if one of them already exists, because the user may have changed it.
     """
-    given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
+    # Without the folder of the compiled program, which pip writes.
+    given = sorted((file for file in LESSON_FILES.iterdir() if file.is_file()), key=lambda file: file.name)
     for file in given:
         if (folder / file.name).exists():
             raise UserError(f"{folder}: already has {file.name}: use another folder")

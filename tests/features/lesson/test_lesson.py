@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,10 +152,17 @@ def test_a_lesson_continues_after_a_command_that_fails(attn: Attn, monkeypatch: 
     assert ended.err.count("lessons/bat-cave.json: ") == 1
 
 
-def test_files_are_copied_and_never_overwritten(attn: Attn, tmp_path: Path) -> None:
+def test_files_are_copied_and_never_overwritten(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only files, although pip compiles the program beside them."""
+    installed = tmp_path / "installed"
+    shutil.copytree(LESSON_FILES, installed, ignore=shutil.ignore_patterns("__pycache__"))
+    (installed / "__pycache__").mkdir()
+    monkeypatch.setattr("attncli.features.lesson.question.LESSON_FILES", installed)
     folder = tmp_path / "a" / "b"
     ended = attn(["lesson", "--copy", str(folder)])
-    names = sorted(file.name for file in LESSON_FILES.iterdir())
+    names = sorted(file.name for file in LESSON_FILES.iterdir() if file.is_file())
     assert (ended.code, ended.out) == (0, f"{folder}: {', '.join(names)}\n")
     assert all((folder / name).read_bytes() == (LESSON_FILES / name).read_bytes() for name in names)
     ended = attn(["lesson", "--copy", str(folder)])
