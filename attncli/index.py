@@ -269,6 +269,9 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.examples.results:HeadExamples": "attncli.features.examples.screens:EXAMPLES_SCREEN",
         },
+        page={
+            "attncli.features.examples.results:HeadExamples": "attncli.features.examples.page:EXAMPLES",
+        },
         functions={
             "examples": "attncli.features.examples.door:examples",
         },

@@ -252,5 +252,6 @@ POLICIES_SCREEN = FirstScreen(
     ),
     page_table=lambda _: PageTable("policies", ("policy", "budget", "loss", "kl")),
     finding=_policies_finding,
+    main=("lines",),
 )
 """The text, and the changes by policy and budget."""

@@ -15,6 +15,7 @@ FEATURE = Feature(
     ),
     results={"heads of examples": "results:HeadExamples"},
     screens={"results:HeadExamples": "screens:EXAMPLES_SCREEN"},
+    page={"results:HeadExamples": "page:EXAMPLES"},
     functions={"examples": "door:examples"},
     needs=("heads",),
     extras=("models",),

@@ -204,7 +204,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
         Special(_side_by_side, "one column per way, named by the data"),
         Notes(notes_and_how_to_read),
     ),
-    page_table=lambda _: PageTable("ways", ("way", "spearman", "first_agrees")),
+    page_table=lambda _: PageTable("ways", ("way", "spearman", "first_agrees"), by="spearman"),
     finding=_explanations_finding,
     main=("way_relevance",),
 )

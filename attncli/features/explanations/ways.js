@@ -3,13 +3,13 @@
 
 import { start } from "attn/page/chosen.js";
 import { link } from "attn/page/linked.js";
-import { byId, make, makeToken, moved } from "attn/parts/elements.js";
+import { byId, make } from "attn/parts/elements.js";
 import { Picture } from "attn/parts/picture.js";
 import { showShadeKey } from "attn/parts/shade_key.js";
+import { writtenText } from "attn/parts/written.js";
 import { Tensor } from "attn/values/arrays.js";
 import { shadingOf } from "attn/values/colours.js";
 import { fixed } from "attn/values/numbers.js";
-import { shade } from "attn/values/shades.js";
 
 const CARD_PIXELS = 480;
 
@@ -25,7 +25,7 @@ export async function show(container, report) {
   const legend = make("p", { class: "legend" });
   if (!isPicture) showShadeKey(legend, "score of a token, as a share of the largest score of its way", "1");
   const name = `the ${isPicture ? "picture" : "text"} in each way`;
-  container.replaceChildren(legend, make("ol", { class: "ways", "aria-label": name }, ...cards));
+  container.replaceChildren(legend, make("ol", { class: "text-cards", "aria-label": name }, ...cards));
 }
 
 // The relevance is a tensor of ways by tokens; a way that only scores sources has no numbers there.
@@ -47,33 +47,19 @@ async function cardsOfText({ tokens, statistics, matrices }) {
     // The prompt's first token, which often holds a sink, belongs to no source.
     const finite = values.slice(1).filter((value) => value !== null && Number.isFinite(value));
     const most = Math.max(...finite, 0);
-    const text = tokens.map((token, i) => {
-      const element = make("span", { class: "token" }, makeToken(token));
-      element.dataset.token = i;
-      const share = i && finite.length && most > 0 ? Math.max(values[i], 0) / most : 0;
-      shade(element, share);
-      if (finite.length) element.title = fixed(values[i], 3);
-      return element;
-    });
+    const shareAt = (i) => (i && finite.length && most > 0 ? Math.max(values[i], 0) / most : 0);
+    const titleAt = (i) => (finite.length ? fixed(values[i], 3) : "");
     const name = nameOf(row);
-    texts.push({ name, text, values, finite });
-    const written = make("div", { class: "written", tabindex: 0, role: "group", "aria-label": `${name}; arrow keys read the scores` }, ...spaced(text, tokens, explained));
-    let place = -1;
-    written.addEventListener("pointerover", ({ target }) => look(orNull(text.indexOf(target.closest(".token")))));
-    for (const event of ["pointerleave", "blur"]) written.addEventListener(event, () => look(null));
-    written.addEventListener("keydown", (event) => {
-      const to = moved(event, place, tokens.length, tokens.length);
-      if (to === null) return;
-      event.preventDefault();
-      look((place = Math.max(0, to)));
-    });
+    const { text, elements } = writtenText(tokens, { label: name, shareAt, titleAt, onLook: look });
+    elements.forEach((element, i) => (element.dataset.token = i));
+    text.replaceChildren(...spaced(elements, tokens, explained));
+    texts.push({ name, values, finite });
     const note = finite.length ? "" : "; scores sources, not tokens";
-    return wayCard(row, sourceNames, note, written);
+    return wayCard(row, sourceNames, note, text);
   });
 }
 
 const nameOf = ({ way }) => way.replaceAll("_", " ");
-const orNull = (place) => (place < 0 ? null : place);
 
 // The source that a way ranks first and its rank correlation with the losses, above the text or the picture.
 function wayCard(row, sourceNames, note, below) {

@@ -226,6 +226,6 @@ APPLIED_SCREEN = FirstScreen(
         Notes(apart=True, rank=0),
     ),
     next_steps=_after_applying,
-    page_table=lambda _: PageTable("scores", ("text", "predicted", "score")),
+    page_table=lambda _: PageTable("scores", ("text", "predicted", "score"), by="margin"),
     finding=_applied_finding,
 )

@@ -234,6 +234,9 @@ def _statistics_and_loss(report: Report) -> list[str]:
     return [name for name in names if np.isfinite(steps.column(name)).any()]
 
 
+MOST_PAGE_CURVES = 4
+
+
 def _head_statistics(report: Report) -> list[str]:
     names = report.result_of(HeadInTraining).number_names()
     return [name for name in names if not name.endswith(ALIKE)]
@@ -296,7 +299,7 @@ WATCH_SCREEN = FirstScreen(
     if_empty={"changes": "No head changed its pattern."},
     page_table=lambda _: PageTable("patterns", ("pattern", "first_step", "heads")),
     finding=_watch_finding,
-    main=("patterns",),
+    main=("patterns", "loss"),
 )
 """Numbers and counts of patterns over the steps, the heads at the last step, and changes."""
 
@@ -335,5 +338,6 @@ WATCH_HEAD_SCREEN = FirstScreen(
     next_steps=_next_steps,
     page_table=lambda _: PageTable("head", ("step", "loss", "pattern")),
     finding=_head_finding,
+    main=lambda report: tuple(_head_statistics(report)[:MOST_PAGE_CURVES]),
 )
 """Every statistic of a head over the steps, and the changes of its pattern."""

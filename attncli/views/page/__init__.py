@@ -19,6 +19,7 @@ from attncli.views.colours import COOLWARM, VIRIDIS
 from attncli.views.first_screen import FirstScreen, HeadGrids
 from attncli.views.matrices import (
     KEY_AXES,
+    Spreads,
     compared_names,
     head_statistic_grids,
     hidden_cells,
@@ -184,6 +185,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "finding": " ".join(_finding(report)),
         "picture": _page_picture(report, drawn),
+        "spreads": _sanitised(plain(_page_spreads(report))),
         "table": _page_table(report),
         "notes": [plain_text(note) for note in report.sentences],
     }
@@ -207,15 +209,25 @@ def _finding(report: Report) -> Iterator[str]:
         yield from screen.finding(report)
 
 
-def _page_picture(report: Report, drawn: Mapping[str, NamedTensor]) -> str:
-    """Return the name of the map that the page shows first, `curves`, or nothing if the result names none."""
+def _page_picture(report: Report, drawn: Mapping[str, NamedTensor]) -> list[str]:
+    """Return the name of the map that the page shows first, or those of the numbers that it draws as curves.
+
+    They are tensors, tables, or `spreads`; empty if the result names none.
+    """
     screen = _first_screen(report)
-    for name in () if screen is None else (str(report.spec.get("sort")), *screen.main_of(report)):
-        if name in drawn:
-            return name if len(drawn[name].axes) > 1 else "curves"
-        if name in report.statistics and isinstance(report.statistics[name], Table):
-            return "curves"
-    return ""
+    names = () if screen is None else (str(report.spec.get("sort")), *screen.main_of(report))
+    known = [name for name in names if name in drawn or isinstance(report.statistics.get(name), Table)]
+    curves = [name for name in known if name not in drawn or len(drawn[name].axes) == 1]
+    if known and known[0] not in curves:
+        return known[:1]
+    return curves or (["spreads"] if _page_spreads(report) else [])
+
+
+def _page_spreads(report: Report) -> list[dict[str, Any]]:
+    """Return means and standard deviations that the result's figures draw."""
+    screen = _first_screen(report)
+    figures = () if screen is None else screen.figures(report, report.statistics)
+    return [figure._asdict() for figure in figures if isinstance(figure, Spreads)]
 
 
 def _page_table(report: Report) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ PAPER = (718, 1047)
 """A4 within Chromium's margins, in pixels."""
 TILE = 16
 """Pixels of the squares of a screen that are empty or not."""
+FIRST_SCREEN = "#ranked table, #ranked dl, #pictures :is(canvas, svg, img, .written)"
 FEW_ROWS = [["tbody tr:nth-child(n + 6)"], [".token-list .token:nth-child(n + 12)"]]
 """More of the same, which every day's run leaves out."""
 
@@ -91,6 +92,7 @@ def test_a_page_has_no_faults(
     page = opened(page_text(name), color_scheme=scheme)
     resize(page, FIRST)
     record_property("empty", empty_share(screen(page)))
+    assert page.locator(FIRST_SCREEN).filter(visible=True).count() > 0
     faults = page.evaluate(GEOMETRY)
     resize(page, size)
     unfold(page)

@@ -280,7 +280,7 @@ def test_numbers_below_a_curve_do_not_overlap_on_a_phone(opened: Opened, width: 
 def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:
     report = run("scale-demo")
     page = opened(page_of(report))
-    figure = page.locator("#curves figure", has_text="curve weights")
+    figure = page.locator("#more-curves figure", has_text="curve weights")
     up = [float(text) for text in figure.locator(".y-axis span").all_text_contents()]
     across = [float(text) for text in figure.locator(".x-axis span").all_text_contents()]
     assert up == [0.1, 0.05, 0.0] and across == [-4, -2, 0, 2, 4]
@@ -290,7 +290,9 @@ def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:
     values = report.tensors["curve_weights"].values
     np.testing.assert_allclose((1 - y / 120) * (max(up) - min(up)) + min(up), values, atol=1e-4)
     places = report.tensors["curve_logits"].values
-    share = page.locator("#curves figure .x-axis span", has_text="-2").first.evaluate("e => e.style.left")
+    share = page.locator("#more-curves figure .x-axis span", has_text="-2").first.evaluate(
+        "e => e.style.left"
+    )
     assert float(share.rstrip("%")) == pytest.approx(
         100 * (-2 - places[0]) / (places[-1] - places[0]), abs=0.01
     )
@@ -353,4 +355,4 @@ def test_a_slider_leads_from_step_to_step(opened: Opened) -> None:
     wait_for_title(page, "entropy (layer × head), step 0")
     page.select_option("#compare", "2")
     page.wait_for_function("document.getElementById('compared-name').textContent.includes('step 300')")
-    assert page.locator("#curves figcaption b").all_text_contents() == ["loss"]
+    assert page.locator("#more-curves figcaption b").all_text_contents() == ["loss"]

@@ -9,7 +9,7 @@ import { largestIn } from "../values/numbers.js";
 // The picture that the result declares, or the first of these that the report has.
 function pictureOf({ picture, matrices, picture_maps: maps, blocks, tensors }, above) {
   if (above.some((section) => Object.hasOwn(blocks, section.id))) return "blocks";
-  if (picture === "curves") return "curves";
+  if (picture.length && !matrices.some(({ name }) => name === picture[0])) return "curves";
   if (maps) return "maps";
   if (matrices.length) return "matrix";
   return tensors.length ? "curves" : "";

@@ -73,7 +73,7 @@ export async function showReport(index) {
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   byId("tables").prepend(keyTable(report));
   const curves = report.tensors.filter(({ shape }) => shape.length === 1);
-  await showCurves(byId("curves"), report, curves);
+  await showCurves(byId("curves"), byId("more-curves"), report, curves);
   if (chosen.report !== report) return; // another report was chosen in the meantime
   const { matrices } = report;
   await showBlocks(report);
@@ -84,15 +84,15 @@ export async function showReport(index) {
   for (const id of ["row-curves", "row-table"]) byId(id).replaceChildren();
   const names = matrices.map((tensor, i) => [i, `${words(tensor.name)} (${tensor.axes.map(words).join(" × ")})`]);
   const isFirst = ({ name }) => name === "weights" || name === "pooled_mean";
-  const own = matrices.findIndex(({ name }) => name === report.picture);
+  const own = matrices.findIndex(({ name }) => name === report.picture[0]);
   const first = before?.index ?? Math.max(0, own < 0 ? matrices.findIndex(isFirst) : own);
   fillSelect(byId("tensor"), names, first);
   if (matrices.length) await showTensor(first);
-  if (!before && chosen.report === report) selectAsked(report);
   else showRanked(report, showHead);
   if (chosen.report !== report) return;
-  if (before && chosen.report === report) await comeBack(before);
-  chosen.onChange();
+  if (before) await comeBack(before);
+  else selectAsked(report);
+  if (chosen.report === report) chosen.onChange();
 }
 
 export async function showTensor(index) {

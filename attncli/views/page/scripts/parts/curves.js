@@ -1,33 +1,37 @@
 // Numbers of a report that are drawn as line charts.
 
 import { chartOf } from "./charts.js";
+import { spreadsOf } from "./spreads.js";
 import { meaningsOf, tableMeaning, tableOf, words } from "./tables.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { scalar } from "../values/numbers.js";
 
-// Draw all lists of numbers in rows of statistics, and all one-dimensional tensors.
-export async function showCurves(container, report, tensors) {
+// Draw all lists of numbers in rows of statistics, and all one-dimensional tensors: those of the report's picture in
+// the first container, or the first one on a page without maps; the others in the second.
+export async function showCurves(container, others, report, tensors) {
   await Promise.all(tensors.map((tensor) => tensor.load()));
   // For a curve, the first tensor of axis point has the horizontal positions, the others the values.
   const points = tensors.filter(({ axes }) => axes[0] === "point");
   const places = points.length > 1 ? points.shift() : null;
-  const charts = tensors
+  const ofTensor = (tensor) => {
+    if (tensor.type === "int32") return tableOfWhole(report, tensor);
+    return places && points.includes(tensor) ? curveOf(tensor, places) : chartOfTensor(report, tensor);
+  };
+  const ofTensors = tensors
     .filter((tensor) => tensor !== places && tensor.values.length > 1)
-    .map((tensor) =>
-      tensor.type === "int32"
-        ? tableOfWhole(report, tensor)
-        : places && points.includes(tensor)
-          ? curveOf(tensor, places)
-          : chartOfTensor(report, tensor),
-    );
+    .map((tensor) => [tensor.name, ofTensor(tensor)]);
   const ofRows = Object.entries(report.statistics)
     .filter(([, value]) => Array.isArray(value))
-    .flatMap(([name, value]) => chartsOfRows(tableMeaning(report, name).label, value, meaningsOf(report, name)));
-  // Curves that are compared come first; on a page without maps, the first chart is its picture.
-  charts.unshift(...ofRows);
-  if (!report.matrices.length) charts[0]?.classList.add("large");
-  container.replaceChildren(...charts);
-  container.hidden = !charts.length;
+    .flatMap(([name, value]) =>
+      chartsOfRows(tableMeaning(report, name).label, value, meaningsOf(report, name)).map((chart) => [name, chart]),
+    );
+  // Curves that are compared come first.
+  const charts = [...report.spreads.map((each) => ["spreads", spreadsOf(each)]), ...ofRows, ...ofTensors];
+  const own = charts.filter(([name]) => report.picture.includes(name));
+  if (!own.length && !report.matrices.length) own.push(...charts.slice(0, 1));
+  container.replaceChildren(...own.map(([, chart]) => chart));
+  others.replaceChildren(...charts.filter((each) => !own.includes(each)).map(([, chart]) => chart));
+  for (const each of [container, others]) each.hidden = !each.children.length;
 }
 
 // Row statistics of one map, for pages with blocks of weights instead of single rows.

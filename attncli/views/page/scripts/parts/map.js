@@ -10,9 +10,10 @@ import { fixed } from "../values/numbers.js";
 
 const LARGEST_CELL = 96;
 // Cells without tokens on both axes are at most this wide, and this high or this share of their width.
-const [WIDEST_CELL, HIGHEST_CELL, HIGHEST_SHARE] = [190, 56, 0.9];
+const [WIDEST_CELL, HIGHEST_CELL, HIGHEST_SHARE] = [190, 56, 1.4];
 // The short side of a map with more than twice as many tokens on its other side has cells of this size.
 const WIDE_CELL = 32;
+const TALL_SHARE = 1.5;
 // Maps with smaller cells can be zoomed.
 const READABLE_CELL = 30;
 const ZOOM_STEP = 1.6;
@@ -551,7 +552,7 @@ function longestOf(labels) {
   return longest / 100;
 }
 
-// Width and height of a cell. Cells of tokens by tokens are square unless there are far fewer on one side.
+// Width and height of a cell. Cells of tokens by tokens are square unless there are fewer rows, or far fewer columns.
 function cellsIn({ rows, columns, isAttention }, [width, height]) {
   const [across, down] = [width / columns, height / rows];
   if (!isAttention) {
@@ -561,7 +562,7 @@ function cellsIn({ rows, columns, isAttention }, [width, height]) {
   const square = Math.min(LARGEST_CELL, across, down);
   return {
     across: 2 * columns < rows ? Math.min(across, Math.max(square, WIDE_CELL)) : square,
-    down: 2 * rows < columns ? Math.min(down, Math.max(square, WIDE_CELL)) : square,
+    down: rows < columns ? Math.min(down, Math.max(TALL_SHARE * square, WIDE_CELL)) : square,
   };
 }
 

@@ -13,5 +13,5 @@ export function showShadeKey(element, name, most) {
     return step;
   });
   const bar = make("span", { class: "shade-bar", "aria-hidden": "true" }, ...steps);
-  element.replaceChildren(make("span", { text: name }), "0", bar, most);
+  element.replaceChildren(make("span", { text: name }), make("span", { class: "legend-range" }, "0", bar, most));
 }

@@ -133,9 +133,7 @@ export function showLegend(element, shading, { decimals, unit, texts }) {
       : rangeEnds(shading.low, shading.high, { decimals, isLog: shading.kind === "log" });
   element.replaceChildren(
     make("span", { text: unit }),
-    ends[0],
-    bar,
-    ends[1],
+    make("span", { class: "legend-range" }, ends[0], bar, ends[1]),
     make("span", { class: "quiet", text: shading.kind === "row" ? "" : said }),
   );
 }
