@@ -6,11 +6,11 @@ from typing import NamedTuple
 from attncli.core.names import ROW_STATISTICS
 from attncli.records.columns import Result, StatisticGroup
 from attncli.records.kinds import KINDS
-from attncli.records.meanings import INTERVAL, Meaning, meaning_of_name
+from attncli.records.meanings import INTERVAL, WEIGHT_COLUMNS, Meaning, meaning_of_name, spaced
 
 ANY = "every result with weights"
-OF_ROWS = (*ROW_STATISTICS, "logsumexp", "outside_mass", "top_keys", "top_weights")
-OF_KEYS = ("received_mass",)
+ROW_COLUMNS = (*ROW_STATISTICS, "logsumexp", "outside_mass", "top_keys", "top_weights")
+KEY_COLUMNS = ("received_mass",)
 
 
 class Entry(NamedTuple):
@@ -31,7 +31,10 @@ def glossary(left_out: Collection[str] = ()) -> dict[str, list[Entry]]:
             continue
         for name, meaning in () if group.kind is None else group.kind.meanings():
             meanings.setdefault(name, {}).setdefault(meaning, []).append(f"{kind}: {group.name}")
-    for table, names in (("rows", OF_ROWS), ("keys", OF_KEYS)):
+    for name, meaning in WEIGHT_COLUMNS.items():
+        labelled = meaning._replace(label=spaced(name))
+        meanings.setdefault(name, {}).setdefault(labelled, []).append(f"{ANY}: as CSV")
+    for table, names in (("rows", ROW_COLUMNS), ("keys", KEY_COLUMNS)):
         for name in names:
             meanings.setdefault(name, {}).setdefault(meaning_of_name(name), []).append(f"{ANY}: {table}")
     return {

@@ -47,6 +47,16 @@ LOOKED_AT = {
     "key_weight": Meaning("Weight of the query on that key"),
 }
 """Columns for a query and its strongest key."""
+WEIGHT_COLUMNS = {
+    "query": LOOKED_AT["query"],
+    "query_text": LOOKED_AT["query_token"],
+    "key": Meaning("Position of the key"),
+    "key_text": Meaning("Token of the key"),
+    "score": Meaning("Dot product of the query and the key"),
+    "scaled_score": Meaning("The score times the scale, from which the softmax makes the weight"),
+    "weight": Meaning("Weight of the query on the key"),
+}
+"""Columns of weights in a CSV or Parquet file, with one row per query and key."""
 AUROC = {
     "auroc": Meaning(
         "Probability that a positive text has a larger value than a negative one", label="AUROC"

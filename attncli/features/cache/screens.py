@@ -221,17 +221,16 @@ def _policies_finding(report: Report) -> Iterator[str]:
     """Yield the policy that costs the least with the smallest and with the largest budget."""
     policies = report.result_of(PolicyCosts).policies
     name = "needle" if "needle" in policies.cells else "loss"
-    costs = {(row.budget, row.policy): row.number(name) for row in policies}
-    known = {place: cost for place, cost in costs.items() if cost is not None}
-    budgets = sorted({budget for budget, _ in known if budget is not None})
+    costs = {(row.budget, row.policy): cost for row in policies if (cost := row.number(name)) is not None}
+    budgets = sorted({budget for budget, _ in costs if budget is not None})
     texts = []
     for budget in dict.fromkeys([*budgets[:1], *budgets[-1:]]):
-        policy, cost = _least({policy: cost for (at, policy), cost in known.items() if at == budget})
+        policy, cost = _least({policy: cost for (at, policy), cost in costs.items() if at == budget})
         texts.append(f"with {percent(budget)} of the cache, {policy} ({signed(cost)})")
     if texts:
         what = "the needle's loss" if name == "needle" else "loss"
         yield f"The policies that cost least {what}, in nats per token: {'; '.join(texts)}."
-    if rounded := {policy: cost for (at, policy), cost in known.items() if at is None}:
+    if rounded := {policy: cost for (at, policy), cost in costs.items() if at is None}:
         policy, cost = _least(rounded)
         yield f"Rounding all keys costs least as {policy}: {signed(cost)}."
 

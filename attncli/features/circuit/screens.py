@@ -224,8 +224,8 @@ def _edges_finding(report: Report) -> Iterator[str]:
             numbers.append(f"{signed(between.strength)} on the logit of the likeliest next token")
         into = READS.get(between.side, between.side)
         start, end = plain_text(between.start), plain_text(between.end)
-        shown = f" ({', '.join(numbers)})" if numbers else ""
-        yield f"The strongest edge: {start} writes into {into} of {end}{shown}."
+        measures = f" ({', '.join(numbers)})" if numbers else ""
+        yield f"The strongest edge: {start} writes into {into} of {end}{measures}."
     if last := next((edge for edge in edges if edge.end == LOGITS), None):
         change = "adds most to" if last.strength > 0 else "takes most from"
         yield f"Of the heads, {plain_text(last.start)} {change} the logits: {signed(last.strength)}."

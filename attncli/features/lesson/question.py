@@ -97,12 +97,12 @@ def lesson(which: str) -> Lesson:
         if which in (str(each.number), each.name):
             return each
     word = which.lower()
-    named = [each for each in every if word in each.name] or [
+    matches = [each for each in every if word in each.name] or [
         each for each in every if word in each.title.lower()
     ]
-    if not named and (meant := similar_word(word, [each.name for each in every])):
-        named = [each for each in every if each.name == meant]
-    near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
+    if not matches and (similar := similar_word(word, [each.name for each in every])):
+        matches = [each for each in every if each.name == similar]
+    near = [f"{each.number} {each.name}" for each in matches if len(word) > 2]
     last = every[-1].number if every else 0
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {last}'}"
     raise UserError(f"lesson: no lesson is called {which:.60}: give {listed} (see attn lesson for a list)")
@@ -114,17 +114,17 @@ def copy_files(folder: Path) -> list[str]:
     Raises UserError if one of them already exists, because the user may have changed it.
     """
     # Without the folder of the compiled program, which pip writes.
-    given = sorted((file for file in LESSON_FILES.iterdir() if file.is_file()), key=lambda file: file.name)
-    for file in given:
+    shipped = sorted((file for file in LESSON_FILES.iterdir() if file.is_file()), key=lambda file: file.name)
+    for file in shipped:
         if (folder / file.name).exists():
             raise UserError(f"{folder}: already has {file.name}: use another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in given:
+        for file in shipped:
             (folder / file.name).write_bytes(file.read_bytes())
     except OSError as error:
         raise WriteError(f"{folder}: cannot be written: {error.strerror}") from None
-    return [file.name for file in given]
+    return [file.name for file in shipped]
 
 
 def read_lesson(number: int, name: str, page: str) -> Lesson:

@@ -76,8 +76,8 @@ def _finding(report: Report) -> Iterator[str]:
     """Yield the number of mistakes, and the mistake whose number is farthest from the right one."""
     rows = report.result_of(Mistakes).pitfalls
     yield f"Each of {counted(len(rows), 'mistake')} shows in one number."
-    if known := rows.where(lambda row: row.wrong is not None and row.right is not None):
-        row = max(known, key=lambda row: abs((row.wrong or 0.0) - (row.right or 0.0)))
+    if measured := rows.where(lambda row: row.wrong is not None and row.right is not None):
+        row = max(measured, key=lambda row: abs((row.wrong or 0.0) - (row.right or 0.0)))
         name, figure = plain_text(row.pitfall), plain_text(row.figure).replace("_", " ")
         yield f"The largest change: {name} makes {figure} {number(row.wrong)} instead of {number(row.right)}."
 

@@ -221,8 +221,8 @@ def _finding(report: Report) -> Iterator[str]:
         what = "contributes most to" if by == "effect" else "gets the most weight from"
         yield f"{name} {what} the answer: {value}{compared}."
     if first.number(by) is not None and by in ("lost", "effect") and others:
-        known = [row for row in result.rankings if row.first_right is not None]
-        for row in known[:1]:
+        measured = [row for row in result.rankings if row.first_right is not None]
+        for row in measured[:1]:
             which = "this source, too" if row.first_right else "another source"
             yield f"{row.ranking.replace('_', ' ').capitalize()} together look most at {which}."
 
@@ -249,11 +249,11 @@ def _retrieval_finding(report: Report) -> Iterator[str]:
     """Yield the head that finds the right sentence best, and the chosen heads."""
     result = report.result_of(RetrievingHeads)
     head = result.rows[0]
-    if not (found := head.share_found):
+    if not (share := head.share_found):
         yield "No head looks most at the right sentence."
         return
     weight = "" if head.weight is None else f", with {number(head.weight)} of its weight"
-    contexts = f"{percent(found)} of the contexts"
+    contexts = f"{percent(share)} of the contexts"
     yield f"Head {named_head(head)} looks most at the right sentence in {contexts}{weight}."
     if len(result.chosen) > 1:
         yield f"The {len(result.chosen)} heads chosen: {listed(map(plain_text, result.heads))}."

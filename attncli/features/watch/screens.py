@@ -278,9 +278,9 @@ def _watch_finding(report: Report) -> Iterator[str]:
 
 def _loss_change(steps: Steps) -> Iterator[str]:
     """Yield the first and the last loss, if there are two."""
-    known: list[TrainingStep | StepOfHead] = [step for step in steps if step.get("loss") is not None]
-    if len(known) > 1:
-        first, last = (f"{number(step.loss)} at step {step.step:,}" for step in (known[0], known[-1]))
+    measured: list[TrainingStep | StepOfHead] = [step for step in steps if step.get("loss") is not None]
+    if len(measured) > 1:
+        first, last = (f"{number(step.loss)} at step {step.step:,}" for step in (measured[0], measured[-1]))
         yield f"The loss goes from {first} to {last}."
 
 
@@ -316,8 +316,8 @@ def _head_finding(report: Report) -> Iterator[str]:
         change = f"{pattern} at {'any' if pattern == NO_PATTERN else 'every'} step"
         if len(spans) > 1:
             change = f"{spans[-2][0]} before step {step:,} and {pattern} from then on"
-        named = " ".join(filter(None, ["Head" if head else "The head", name.partition(" ")[2], head]))
-        yield plain_text(f"{named} has {change}.")
+        subject = " ".join(filter(None, ["Head" if head else "The head", name.partition(" ")[2], head]))
+        yield plain_text(f"{subject} has {change}.")
     yield from _loss_change(result.head)
 
 
