@@ -38,6 +38,7 @@ class RunFailure(Record):
 class StoreSummary(Result):
     """The summary of a store, with the groups of a statistic next to each other, and the failed runs."""
 
+    title: ClassVar[str] = "Statistics of stored runs"
     summarises_runs: ClassVar[bool] = True
     summary: Records[GroupSummary] = group(label="Summary")
     failed: Records[RunFailure] | None = group(label="Failed runs", is_needed=False)

@@ -19,7 +19,7 @@ from attncli.features.source.results import ChosenHead, RetrievingHead, Retrievi
 from attncli.features.words.results import AligningHead, AligningHeads
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.columns import Result
-from attncli.records.report import Report
+from attncli.records.report import NamedTensor, Report
 from tests.running import LESSON_FILES, ROOT
 from tests.views.page.pages import heads_report, page_of, pooled_report, random_weights
 from tests.views.pictured import drawn_picture, one_head, several_pictures, spoken, survey, written_words
@@ -156,6 +156,9 @@ REPORTS: dict[str, Callable[[], Report]] = {
     # Other pages of the same kinds.
     "heads, 40 tokens": lambda: heads_report(words(40), random_weights(6, 8, 40, 40)),
     "heads, 200 tokens": lambda: pooled_report(200, [(2, 7)]),
+    "show of 1,100 keys": lambda: Report(
+        "show", {}, {}, tensors={"weights": NamedTensor(("query", "key"), random_weights(3, 1100))}
+    ),
     "heads of a picture": lambda: survey(is_whole=True),
     "heads of pictures": lambda: several_pictures((3, 5), (4, 4)),
     "self of a picture": one_head,

@@ -546,7 +546,8 @@ function longestOf(labels) {
   pen.font = `100px ${getComputedStyle(document.body).fontFamily}`;
   let longest = 0;
   for (const { position, token } of labels) {
-    const width = pen.measureText(position).width * 0.85 + (token && pen.measureText(` ${shortened(token)}`).width);
+    const ofToken = token ? pen.measureText(` ${shortened(token)}`).width : 0;
+    const width = pen.measureText(position).width * 0.85 + ofToken;
     if (width > longest) longest = width;
   }
   return longest / 100;
