@@ -524,8 +524,9 @@ class FirstScreen:
     (None: the report's first). `if_empty` explains an empty table, if that is a result. `finding` is the
     first sentence of a page. `picture` replaces the tensors in figures; `figures` adds panels of the
     statistics with these names. `main` names the tensors, tables or statistics of heads of which a figure or
-    a page shows the first that a report has, unless the heads are sorted. `page_table` returns the table
-    beside the page's picture; by default, the first ranked table of the screen.
+    a page shows the first that a report has, unless the heads are sorted; if it is a curve, a page shows
+    the other curves with it. A page without a `main` shows the `Spreads` of the `figures`. `page_table`
+    returns the table beside the page's picture; by default, the first ranked table of the screen.
     """
 
     kind: type[Result]
