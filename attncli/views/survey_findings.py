@@ -112,7 +112,7 @@ def _patterns(report: Report, survey: HeadSurvey) -> Iterator[str]:
         yield "No head looks mainly at one kind of token, such as the first or the previous one."
         return
     if not text:
-        yield "No pattern of a head can be told from what was read."
+        yield "No head shows a known pattern here."
         return
     yield f"{text[0].upper()}{text[1:]}."
     others = [

@@ -146,7 +146,7 @@ def edges(data: Mapping[str, Any]) -> str:
     between = max((row for row in every if row["to"] != "logits"), key=lambda row: abs(row["logit"]))
     into = max((row for row in every if row["to"] == "logits"), key=lambda row: abs(row["logit"]))
     return (
-        f"The strongest edge: {between['from']} writes into the keys of {between['to']} (share "
+        f"The strongest edge between heads: {between['from']} writes into the keys of {between['to']} (share "
         f"{between['share']:.2f}, {between['logit']:+.2f} on the logit of the likeliest next token). "
         f"Of the heads, {into['from']} adds most to the logits: {into['logit']:+.2f}."
     )
@@ -392,7 +392,7 @@ MADE: list[tuple[Report, str]] = [
     ),
     (
         made("heads", spec={"sort": None}, patterns="pattern=induction heads=none"),
-        "No pattern of a head can be told from what was read.",
+        "No head shows a known pattern here.",
     ),
     (
         made(
@@ -475,8 +475,8 @@ def test_a_diff_names_the_row_that_moved_furthest() -> None:
     data = compare(before, after).to_data()
     row = max(data["statistics"]["changed_rows"], key=lambda row: row["jensen_shannon"])
     assert row["query"] == row["gained_key"] == 0
-    lost = f'"{data["tokens"][row["lost_key"]]}" {-row["lost"]:.2f} less'
-    moved = f'"the" (token 0) gives itself {row["gained"]:.2f} more and {lost} of its weight than in A.'
+    lost = f'{-row["lost"]:.2f} less to "{data["tokens"][row["lost_key"]]}"'
+    moved = f'"the" (token 0) gives {row["gained"]:.2f} more weight to itself and {lost} than in A.'
     assert finding(compare(before, after)) == f"What changed most: in B, {moved}"
     assert finding(compare(before, before)) == "No row of weights moved."
 

@@ -20,6 +20,7 @@ const NAMES = {
   kl: "mean change of the predictions (KL)",
   loss: "rise of the loss",
 };
+const SHORT_NAMES = { needle: "needle's loss", kl: "KL", loss: "loss" };
 const UNIT = "nats per token";
 
 // Returns the function that shows a head, given its layer and number.
@@ -70,17 +71,17 @@ function gridOf(heads, showHead) {
   const top = make("tr", {}, make("th", { scope: "col", text: "head" }), ...numbersOfHeads.map((head) => make("th", { scope: "col", text: head })));
   const table = make("table", { role: "grid", "aria-label": `Heads by the ${NAMES[need]} without the keys that they forget` }, make("thead", {}, top), body);
   const hint = make("p", { class: "quiet", text: FORGOTTEN_HINT });
-  return { cells, element: make("div", { class: "forgotten-heads" }, make("h2", { text: "Heads that need them most" }), legend, table, hint) };
+  return { cells, element: make("div", { class: "forgotten-heads" }, make("h2", { text: "Heads that need their old keys most" }), legend, table, hint) };
 }
 
 // The changes when more and more heads are limited, by the share of the cache that is left.
 function curveOf(curve) {
   const sorted = [...curve].sort((one, other) => one.cache - other.cache);
   const names = ["needle", "kl", "loss"].filter((name) => name in sorted[0]);
-  const lines = names.map((name) => ({ name: NAMES[name], numbers: sorted.map((row) => row[name]) }));
+  const lines = names.map((name) => ({ name: SHORT_NAMES[name], numbers: sorted.map((row) => row[name]) }));
   const places = sorted.map(({ cache }) => 100 * cache);
   const labels = places.map((place) => fixed(place, 0));
-  return chartOf(`With a smaller cache, ${UNIT}`, lines, { name: "share of the cache that is left, in %", places, labels, isCounted: false });
+  return chartOf(`Rise with a smaller cache, ${UNIT}`, lines, { name: "share of the cache that is left, in %", places, labels, isCounted: false });
 }
 
 function keyOf() {

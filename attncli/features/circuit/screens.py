@@ -225,7 +225,7 @@ def _edges_finding(report: Report) -> Iterator[str]:
         into = READS.get(between.side, between.side)
         start, end = plain_text(between.start), plain_text(between.end)
         measures = f" ({', '.join(numbers)})" if numbers else ""
-        yield f"The strongest edge: {start} writes into {into} of {end}{measures}."
+        yield f"The strongest edge between heads: {start} writes into {into} of {end}{measures}."
     if last := next((edge for edge in edges if edge.end == LOGITS), None):
         change = "adds most to" if last.strength > 0 else "takes most from"
         yield f"Of the heads, {plain_text(last.start)} {change} the logits: {signed(last.strength)}."

@@ -169,10 +169,10 @@ def _moved_row(report: Report, row: MovedRow) -> str:
     gained, lost = ("itself" if key == query and not report.context_tokens else key for key in (gained, lost))
     changes = []
     if row.gained > 0:
-        changes.append(f"{gained} {number(row.gained)} more")
+        changes.append(f"{number(row.gained)} more weight to {gained}")
     if row.lost < 0:
-        changes.append(f"{lost} {number(-row.lost)} less")
-    return f"What changed most{of_map}: in B, {query} gives {' and '.join(changes)} of its weight than in A."
+        changes.append(f"{number(-row.lost)} less to {lost}")
+    return f"What changed most{of_map}: in B, {query} gives {' and '.join(changes)} than in A."
 
 
 def _largest_difference(rows: Records[HeadDifference]) -> str:

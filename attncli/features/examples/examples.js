@@ -14,6 +14,14 @@ export function show(container, report, examples) {
     return [make("h2", { text: `${kind[0].toUpperCase()}${kind.slice(1)}` }), make("ol", { class: "text-cards", "aria-label": `${kind} examples` }, ...cards)];
   });
   container.replaceChildren(legend, ...parts.flat());
+  for (const query of container.querySelectorAll(".query")) showInBox(query);
+}
+
+// Scroll a long text to its query.
+function showInBox(query) {
+  const box = query.closest(".written");
+  const below = query.getBoundingClientRect().bottom - box.getBoundingClientRect().top;
+  if (below > box.clientHeight) box.scrollTop = below - box.clientHeight / 2;
 }
 
 function cardOf({ text, value, query, tokens, weights }) {

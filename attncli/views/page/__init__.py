@@ -237,8 +237,15 @@ def _page_table(report: Report) -> dict[str, Any] | None:
     rows = None if table is None else report.statistics.get(table.table)
     if table is None or not isinstance(rows, Table) or not rows:
         return None
-    names = [name for name in table.columns if any(row.get(name) is not None for row in rows)]
+    names = [name for name in table.columns if _is_telling([row.get(name) for row in rows])]
+    if table.columns and not names:
+        return None
     return {**table._asdict(), "columns": names}
+
+
+def _is_telling(cells: list[Any]) -> bool:
+    """Return True unless the cells are empty, or several equal texts."""
+    return set(cells) != {None} and (len(cells) == 1 or len(set(cells)) > 1 or not isinstance(cells[0], str))
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:

@@ -65,6 +65,8 @@ const OF_TOKENS = {
 };
 const ofTokens = (name) => ({ unit: "", about: "", title: "", ...OF_TOKENS[name] });
 
+const TIED = 1e-6; // a smaller difference between weights is rounding
+
 // The tokens of a map of weights, those with the most weight first, and where each looks most.
 function tokenTable({ keys }) {
   if (!matrix?.isAttention || chosen.tensor.is_pictured) return "";
@@ -74,8 +76,11 @@ function tokenTable({ keys }) {
   const rows = matrix.columnLabels.map((label, i) => ({ token: labelText(label), received_mass: sums[i] }));
   if (matrix.isSelf) {
     rows.forEach((row, i) => {
-      const most = largestIn(matrix.row(i));
-      if (most >= 0) Object.assign(row, { looks_most_at: labelText(matrix.columnLabels[most]), weight: matrix.row(i)[most] });
+      const weights = matrix.row(i);
+      const most = largestIn(weights);
+      if (most < 0) return;
+      const isTied = weights.filter((weight) => weight > weights[most] - TIED).length > 1;
+      Object.assign(row, { looks_most_at: isTied ? "several" : labelText(matrix.columnLabels[most]), weight: weights[most] });
     });
   }
   return tableOf("Tokens by the weight they receive", rows, null, { meanings: ofTokens, sort: "received_mass" });

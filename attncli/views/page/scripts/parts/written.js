@@ -13,17 +13,21 @@ export function writtenText(tokens, { label, shareAt, titleAt, onLook }) {
     return element;
   });
   const text = make("div", { class: "written", tabindex: 0, role: "group", "aria-label": `${label}; arrow keys read the tokens` }, ...elements);
-  text.addEventListener("pointerover", ({ target }) => {
-    const place = elements.indexOf(target.closest(".token"));
-    onLook(place < 0 ? null : place);
-  });
-  for (const event of ["pointerleave", "blur"]) text.addEventListener(event, () => onLook(null));
   let place = -1;
+  const look = (to) => {
+    elements[place]?.classList.remove("read");
+    elements[to]?.classList.add("read");
+    place = to;
+    onLook(to < 0 ? null : to);
+  };
+  text.addEventListener("pointerover", ({ target }) => look(elements.indexOf(target.closest(".token"))));
+  for (const event of ["pointerleave", "blur"]) text.addEventListener(event, () => look(-1));
   text.addEventListener("keydown", (event) => {
-    const to = moved(event, place, tokens.length, tokens.length);
+    const to = moved(event, place, tokens.length, 1);
     if (to === null) return;
     event.preventDefault();
-    onLook((place = Math.max(0, to)));
+    look(Math.max(0, to));
+    elements[place].scrollIntoView({ block: "nearest" });
   });
   return { text, elements };
 }
