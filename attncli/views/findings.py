@@ -19,6 +19,7 @@ from attncli.views.matrices import (
     hidden_cells,
     tensor_matrices,
 )
+from attncli.views.overlays import chosen_queries
 from attncli.views.texts import NO_NUMBER, fixed, labelled_axes, shortened, token_name, untrained
 
 SMALL, NOTHING = 0.1, 1e-3
@@ -113,6 +114,8 @@ def weights_finding(report: Report) -> Iterator[str]:
         return
     hidden = hidden_cells(name, tensor)
     values = tensor.values if hidden is None else np.where(hidden, np.nan, tensor.values)
+    for picture in report.pictures[:1]:
+        values = _rows_of(chosen_queries(report, picture), values)
     counts = np.isfinite(values).sum(axis=-1)
     noun, is_blocks = token_name(report), tensor.axes[-2:] == BLOCK_AXES
     if not np.nan_to_num(values).any():
@@ -143,6 +146,14 @@ def weights_finding(report: Report) -> Iterator[str]:
     if is_blocks:
         num_visible = len(axis_tokens(report, "key")) if hidden is None else 0
     yield from _spread(report, num_visible or None)
+
+
+def _rows_of(queries: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """Return the weights of the queries, if there are any, and NaN for all others."""
+    if not queries:
+        return values
+    is_other = ~np.isin(np.arange(values.shape[-2]), queries)
+    return np.where(is_other[:, np.newaxis], np.nan, values)
 
 
 def _shares_of_mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

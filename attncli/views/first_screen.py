@@ -506,14 +506,15 @@ MOST_PAGE_COLUMNS = 3
 class PageTable(NamedTuple):
     """The table beside a page's picture: a table of the result, and its most important columns in order.
 
-    Rows are sorted by `by`, largest first; by default, they keep the result's order. Rows with `last`, a
-    column's name and a value, come last.
+    Without columns, it has all of them. Rows are sorted by `by`, largest first; by default, they keep the
+    result's order. Rows with `first`, a column's name and a value, come first, and those with `last` last.
     """
 
     table: str
     columns: tuple[str, ...]
     by: str = ""
-    last: tuple[str, str] = ("", "")
+    first: tuple[str, object] = ("", None)
+    last: tuple[str, object] = ("", None)
 
 
 @dataclass(frozen=True)

@@ -254,8 +254,8 @@ MADE: list[tuple[Report, str]] = [
             relations="relation=all~relations; relation=det words=40 layer=3 head=1 share=0.75 lower=0.6 "
             "offset=1 offset_share=0.25 offset_upper=0.4",
         ),
-        "For 1 of 1 relation, a head finds more words than any fixed offset. The clearest is det: 3:1 finds "
-        "75 % of 40 words, the offset +1 finds 25 %.",
+        "For 1 of 1 relation, a head finds more words than any fixed offset. The largest "
+        "difference is for det: 3:1 finds 75 % of 40 words, the offset +1 finds 25 %.",
     ),
     (
         made(
@@ -372,8 +372,8 @@ MADE: list[tuple[Report, str]] = [
             sides="side=key part=0:1 score=5.0 weight_without=0.09; side=key part=0:3 score=1.0; "
             "side=query part=embedding weight_without=0.25",
         ),
-        'Head 1:2 gives "cat" 0.83 of the weight of "it". Without what 0:1 wrote at "cat", the weight would '
-        'be 0.09, and without what the embedding wrote at "it", 0.25.',
+        'Head 1:2 gives "cat" 0.83 of the weight of "it". Without what 0:1 wrote at every key, the '
+        'weight would be 0.09, and without what the embedding wrote at "it", 0.25.',
     ),
     (
         made(

@@ -46,6 +46,23 @@ def _beyond_offset(row: BestOfRelation) -> str:
     return f"+{fixed(row.share - row.offset_share, DECIMALS)}" if row.is_beyond_offset else NO_NUMBER
 
 
+def _clearest(report: Report) -> BestOfRelation:
+    """Return the relation that a head finds best, relative to an offset."""
+    every = report.result_of(HeadRelations).best
+    best = every.where(lambda row: row.relation != ALL) or every
+    return max(best, key=lambda row: (row.is_beyond_offset, row.share - row.offset_share))
+
+
+def _main(report: Report) -> tuple[str, ...]:
+    row = _clearest(report)
+    return (f"{row.relation}.{row.direction}",)
+
+
+def _page_table(report: Report) -> PageTable:
+    columns = ("relation", "share", "offset_share")
+    return PageTable("relations", columns, first=("relation", _clearest(report).relation))
+
+
 def _finding(report: Report) -> Iterator[str]:
     """Yield the number of relations that a head finds better than an offset, and the clearest of them."""
     every = report.result_of(HeadRelations).best
@@ -56,10 +73,10 @@ def _finding(report: Report) -> Iterator[str]:
         yield f"For {len(beyond)} of {relations}, a head finds more words than any fixed offset."
     else:
         yield f"No head is shown to find more words than a fixed offset ({relations})."
-    row = max(beyond or best, key=lambda row: row.share - row.offset_share)
+    row = _clearest(report)
     name, finds = plain_text(row.relation), f"{percent(row.share)} of {counted(row.words, 'word')}"
     yield (
-        f"The clearest is {name}: {head_name(row)} finds {finds}, "
+        f"The largest difference is for {name}: {head_name(row)} finds {finds}, "
         f"the offset {row.offset:+d} finds {percent(row.offset_share)}."
     )
 
@@ -87,7 +104,8 @@ RELATIONS_SCREEN = FirstScreen(
         ),
         Notes(),
     ),
-    page_table=lambda _: PageTable("relations", ("relation", "share", "offset_share")),
+    page_table=_page_table,
+    main=_main,
     finding=_finding,
 )
 """The input; for the most frequent relations, the best head with the best fixed offset."""

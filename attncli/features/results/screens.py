@@ -90,16 +90,20 @@ def _head_row(row: GroupSummary) -> Row:
 SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")
 
 
+def _main_statistic(report: Report) -> str:
+    """Return the statistic that comes first, or an empty string for an empty store."""
+    _, rows = _telling_rows(report.result_of(StoreSummary).summary, report.spec.get("group_by") or (), 1)
+    return str(rows[0]["statistic"]) if rows else ""
+
+
 def _finding(report: Report) -> Iterator[str]:
     """Yield the groups with the largest and the smallest mean of the first statistic, and the failed runs."""
     result = report.result_of(StoreSummary)
     group_by: Sequence[str] = report.spec.get("group_by") or ()
-    _, first = _telling_rows(result.summary, group_by, 1)
-    if first:
-        statistic = first[0]["statistic"]
+    if statistic := _main_statistic(report):
         rows = result.summary.where(lambda row: row.statistic == statistic)
         most, least = (choose(rows, key=lambda row: row.mean) for choose in (max, min))
-        name = plain_text(str(statistic))
+        name = plain_text(statistic)
         if most.mean == least.mean:
             yield f"The mean of {name} is {number(most.mean)}."
         else:
@@ -125,7 +129,7 @@ SUMMARY_SCREEN = FirstScreen(
         Special(_summary, "the choice of rows depends on the groups"),
     ),
     next_steps=lambda *_: SUMMARY_STEPS,
-    page_table=lambda _: PageTable("summary", ("statistic", "count", "mean", "std", "min", "max")),
+    page_table=lambda report: PageTable("summary", (), first=("statistic", _main_statistic(report))),
     finding=_finding,
 )
 """The most informative rows of a store."""

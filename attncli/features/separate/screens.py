@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from attncli.features.separate.results import (
     AppliedDetector,
+    AppliedScore,
     DetectorAuroc,
     SeparatedTexts,
     SeparatingFeature,
@@ -126,7 +127,9 @@ def _separate_finding(report: Report) -> Iterator[str]:
         yield f"It is not known how well heads tell {sides} on new texts."
     else:
         auroc = f"AUROC {number(held_out.auroc)}{ends(held_out)}"
-        yield f"On new texts, heads tell {sides} with {auroc}; {baseline} alone, {number(held_out.baseline)}."
+        is_shown = held_out.lower is None or held_out.lower > 0.5
+        do = f"tell {sides} with" if is_shown else f"are not shown to tell {sides}:"
+        yield f"On new texts, heads {do} {auroc}; {baseline} alone, {number(held_out.baseline)}."
     for row in result.strongest[:1]:
         side = "higher" if row.auroc > 0.5 else "lower"
         best = f"{named_head(row)}, whose {words_of(row.statistic)} is {side}"
@@ -195,6 +198,18 @@ def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(step for step in steps if step == "-o page.html")
 
 
+def _clearest(result: AppliedDetector) -> AppliedScore:
+    """Return the text that is farthest from the threshold."""
+    return max(result.scores, key=lambda row: abs(row.margin))
+
+
+def _applied_page_table(report: Report) -> PageTable:
+    """Return the texts, highest score first, below the clearest one."""
+    columns = ("text", "predicted", "score", "margin", "start")
+    clearest = _clearest(report.result_of(AppliedDetector))
+    return PageTable("scores", columns, by="margin", first=("text", clearest.text))
+
+
 def _applied_finding(report: Report) -> Iterator[str]:
     """Yield the number of positive texts, and how well they match their labels or the farthest one."""
     result = report.result_of(AppliedDetector)
@@ -202,7 +217,7 @@ def _applied_finding(report: Report) -> Iterator[str]:
     if result.measured and result.measured.get("auroc") is not None:
         yield f"They match their labels with AUROC {number(result.measured.auroc)}{ends(result.measured)}."
         return
-    row = max(result.scores, key=lambda row: abs(row.margin))
+    row = _clearest(result)
     name, predicted = plain_text(row.id or f"text {row.text}"), quoted(row.predicted)
     yield f"The clearest is {name}, {predicted}, {number(abs(row.margin))} deviations from the threshold."
 
@@ -226,6 +241,6 @@ APPLIED_SCREEN = FirstScreen(
         Notes(apart=True, rank=0),
     ),
     next_steps=_after_applying,
-    page_table=lambda _: PageTable("scores", ("text", "predicted", "score"), by="margin"),
+    page_table=_applied_page_table,
     finding=_applied_finding,
 )

@@ -315,7 +315,8 @@ def _head_finding(report: Report) -> Iterator[str]:
         pattern, step = spans[-1]
         change = f"{pattern} at {'any' if pattern == NO_PATTERN else 'every'} step"
         if len(spans) > 1:
-            change = f"{spans[-2][0]} before step {step:,} and {pattern} from then on"
+            earlier = dict.fromkeys(before for before, _ in spans[:-1])
+            change = f"{' or '.join(earlier)} before step {step:,} and {pattern} from then on"
         subject = " ".join(filter(None, ["Head" if head else "The head", name.partition(" ")[2], head]))
         yield plain_text(f"{subject} has {change}.")
     yield from _loss_change(result.head)

@@ -44,7 +44,8 @@ export function show(container, report, score) {
           without: score[`${side}_without`][i][key],
         }));
         rows.sort((one, other) => Math.abs(other.adds) - Math.abs(one.adds));
-        const now = `weight without it (now ${shortWeight(score.weights[key])})`;
+        const where = side === "key" ? " at every key" : "";
+        const now = `weight without it${where} (now ${shortWeight(score.weights[key])})`;
         return partsTable(`${WROTE_ON[side]}: ${labelText(tokens[side])}`, rows.slice(0, MOST_SCORE_PARTS), most, now);
       }),
     );

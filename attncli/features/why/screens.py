@@ -250,7 +250,8 @@ def _score_finding(report: Report) -> Iterator[str]:
         part = max(result.side(side), key=lambda part: part.score, default=None)
         if part is not None and part.score > 0:
             name = f"the {part.part}" if part.part in ("embedding", "biases") else plain_text(part.part)
-            texts.append(f"without what {name} wrote at {tokens[side]}, {number(part.weight_without)}")
+            where = "every key" if side == "key" else tokens["query"]
+            texts.append(f"without what {name} wrote at {where}, {number(part.weight_without)}")
     if texts:
         first, *others = texts
         yield ", and ".join([f"W{first[1:].replace(', ', ', the weight would be ', 1)}", *others]) + "."

@@ -38,22 +38,21 @@ export function showRanked(report, onPlace) {
   byId("ranked").replaceChildren(ranked);
 }
 
-function ordered(rows, { by, last: [name, value] }) {
-  if (!by) return rows;
-  const rank = (row) => (name && row[name] === value ? -Infinity : (row[by] ?? -Infinity));
-  return [...rows].sort((one, other) => rank(other) - rank(one) || (other[by] ?? 0) - (one[by] ?? 0));
+function ordered(rows, { by, first, last }) {
+  const hasCell = (row, [name, value]) => name !== "" && row[name] === value;
+  const group = (row) => hasCell(row, first) - hasCell(row, last);
+  const size = (row) => (by ? (row[by] ?? -Number.MAX_VALUE) : 0);
+  return [...rows].sort((one, other) => group(other) - group(one) || size(other) - size(one));
 }
 
 // The first row of the table beside the picture, or undefined.
 export const firstRanked = ({ table, statistics }) => table && ordered(statistics[table.table] ?? [], table)[0];
 
-// A page without a picture has room for every column.
 function rankedTable(report, rows, onPlace) {
   const { table, columns } = report.table;
-  const hasRoom = !byId("scene").dataset.picture || !columns.length;
   const place = PLACES.every((axis) => axis in rows[0]) ? ["head"] : [];
   const { label } = tableMeaning(report, table);
-  const names = hasRoom ? null : [...new Set([...place, ...columns])];
+  const names = columns.length ? [...new Set([...place, ...columns])] : null;
   return tableOf(label, ordered(rows, report.table), onPlace, { meanings: meaningsOf(report, table), names });
 }
 

@@ -139,9 +139,9 @@ function readerOf(svg, lines, labels, across) {
     const value = ({ name, numbers }) => `${name && lines.length > 1 ? `${name} ` : ""}${scalar(numbers[i])}`;
     said.textContent = `${labels[i]}: ${lines.map(value).join(", ")}`;
   };
-  svg.addEventListener("pointermove", (event) => {
+  for (const event of ["pointermove", "click"]) svg.addEventListener(event, ({ clientX }) => {
     const box = svg.getBoundingClientRect();
-    const pointed = ((event.clientX - box.left) / box.width) * CHART_WIDTH;
+    const pointed = ((clientX - box.left) / box.width) * CHART_WIDTH;
     const distance = (i) => Math.abs(across[i] - pointed);
     look(across.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0));
   });

@@ -20,7 +20,8 @@ export function writtenText(tokens, { label, shareAt, titleAt, onLook }) {
     place = to;
     onLook(to < 0 ? null : to);
   };
-  text.addEventListener("pointerover", ({ target }) => look(elements.indexOf(target.closest(".token"))));
+  // A finger leaves before its click.
+  for (const event of ["pointerover", "click"]) text.addEventListener(event, ({ target }) => look(elements.indexOf(target.closest(".token"))));
   for (const event of ["pointerleave", "blur"]) text.addEventListener(event, () => look(-1));
   text.addEventListener("keydown", (event) => {
     const to = moved(event, place, tokens.length, 1);
