@@ -13,12 +13,6 @@ import { fixed } from "attn/values/numbers.js";
 
 const CARD_PIXELS = 480;
 
-// Adds blanks between the words of an encoder whose vocabulary has none (BERT).
-function spaced(elements, tokens, explained) {
-  if (!explained || explained[0].kind === "answer" || tokens.some((token) => /^[\sĠ▁]/.test(token))) return elements;
-  return elements.flatMap((element, i) => (i && !tokens[i].startsWith("##") ? [" ", element] : [element]));
-}
-
 export async function show(container, report) {
   const isPicture = report.picture_maps !== null;
   const cards = isPicture ? await cardsOfPicture(report) : await cardsOfText(report);
@@ -32,7 +26,7 @@ export async function show(container, report) {
 async function cardsOfText({ tokens, statistics, matrices }) {
   const relevance = matrices.find(({ name }) => name === "way_relevance");
   await relevance.load();
-  const { ways, sources, explained } = statistics;
+  const { ways, sources } = statistics;
   const sourceNames = new Map(sources.map(({ source, name }) => [source, name]));
   const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
   const texts = [];
@@ -52,7 +46,6 @@ async function cardsOfText({ tokens, statistics, matrices }) {
     const name = nameOf(row);
     const { text, elements } = writtenText(tokens, { label: name, shareAt, titleAt, onLook: look });
     elements.forEach((element, i) => (element.dataset.token = i));
-    text.replaceChildren(...spaced(elements, tokens, explained));
     texts.push({ name, values, finite });
     const note = finite.length ? "" : "; scores sources, not tokens";
     return wayCard(row, sourceNames, note, text);

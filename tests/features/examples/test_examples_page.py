@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from attncli.features.examples.results import ExampleToken, HeadExample, HeadExamples
+from attncli.records.report import Report
 from tests.running import run
 from tests.views.page.pages import Opened, page_of
 
@@ -27,3 +29,26 @@ def test_each_example_has_its_text_shaded_by_the_weights_of_its_query(opened: Op
     written.press("ArrowRight")
     expected = f'"{rows[0]["query_token"]}" gives "{all_weights[0]["token"]}" {all_weights[0]["weight"]:.3f}'
     assert expected in page.locator("#readout").inner_text()
+
+
+def test_words_without_blanks_are_apart_and_a_tap_reads_a_token(opened: Opened) -> None:
+    names = ["[CLS]", "the", "cat", "##s", "[SEP]"] * 60
+    place = {"kind": "strongest", "rank": 0, "text": "1"}
+    last = len(names) - 2
+    example = place | {"value": 0.5, "query": last, "query_token": "##s", "key": 1, "key_token": "the"}
+    tokens = [place | {"position": i, "token": name, "weight": i / 1000} for i, name in enumerate(names)]
+    result = HeadExamples(
+        rows=HeadExample.rows([example | {"key_weight": 0.001}]),
+        tokens=ExampleToken.rows(tokens),
+        num_texts=1,
+        **dict.fromkeys(("mean", "lower", "upper", "median"), 0.5),
+    )
+    spec = {"head": "0:0", "sort": "induction"}
+    page = opened(page_of(Report("heads", spec, {}, result=result)), width=390, has_touch=True)
+    written = page.locator("#examples .written")
+    assert written.inner_text().startswith("[CLS] the cat##s [SEP] [CLS]")
+    box, query = written.bounding_box(), written.locator(".query").bounding_box()
+    assert box["y"] <= query["y"] <= box["y"] + box["height"] - query["height"]
+    written.locator(".query").tap()
+    assert f'gives "##s" {last / 1000:.3f}' in page.locator("#readout").text_content()
+    assert written.locator(".read").count() == 1

@@ -81,19 +81,27 @@ export function listen() {
       THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "automatic") + 1) % THEMES.length];
     document.documentElement.dataset.theme = theme;
     target.textContent = `Theme: ${theme}`;
-    if (matrix) showSources();
+    redrawLines();
   });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLines);
   byId("help-button").addEventListener("click", ({ target }) => {
     byId("help").hidden = !byId("help").hidden;
     target.setAttribute("aria-expanded", !byId("help").hidden);
   });
   let closed = [];
+  let theme;
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];
     for (const details of closed) details.open = true;
+    ({ theme } = document.documentElement.dataset);
+    document.documentElement.dataset.theme = "light";
+    redrawLines();
   });
   addEventListener("afterprint", () => {
     for (const details of closed) details.open = false;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    redrawLines();
   });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, select") || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -101,6 +109,11 @@ export function listen() {
     if (event.key === ",") step(-1);
     if (event.key === ".") step(1);
   });
+}
+
+// Lines are on a canvas, with the colours of the theme.
+function redrawLines() {
+  if (matrix) showSources();
 }
 
 function step(by) {

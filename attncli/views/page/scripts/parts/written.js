@@ -1,4 +1,5 @@
-// A text whose tokens are shaded by a measure; the pointer and the arrow keys read the tokens.
+// A text whose tokens are shaded by a measure; the pointer and the arrow keys read the tokens. Words of a vocabulary
+// without blanks (BERT) are apart.
 
 import { make, makeToken, moved } from "./elements.js";
 import { shade } from "../values/shades.js";
@@ -12,7 +13,7 @@ export function writtenText(tokens, { label, shareAt, titleAt, onLook }) {
     element.title = titleAt(i);
     return element;
   });
-  const text = make("div", { class: "written", tabindex: 0, role: "group", "aria-label": `${label}; arrow keys read the tokens` }, ...elements);
+  const text = make("div", { class: "written", tabindex: 0, role: "group", "aria-label": `${label}; arrow keys read the tokens` }, ...spaced(elements, tokens));
   let place = -1;
   const look = (to) => {
     elements[place]?.classList.remove("read");
@@ -31,4 +32,11 @@ export function writtenText(tokens, { label, shareAt, titleAt, onLook }) {
     elements[place].scrollIntoView({ block: "nearest" });
   });
   return { text, elements };
+}
+
+const BLANK = /[\s·Ġ▁]/;
+
+function spaced(elements, tokens) {
+  if (tokens.some((token) => BLANK.test(token)) || !tokens.some((token) => token.length > 1 && !/^[<[]/.test(token))) return elements;
+  return elements.flatMap((element, i) => (i && !tokens[i].startsWith("##") ? [" ", element] : [element]));
 }
