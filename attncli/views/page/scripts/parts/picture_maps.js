@@ -16,6 +16,7 @@ export async function showPictureMaps(container, maps, { scale, cover }) {
   for (const name of maps.names) header.append(make("th", { scope: "col", text: name }));
   const body = make("tbody");
   const table = make("table", { class: "picture-maps" }, make("thead", {}, header), body);
+  table.style.setProperty("--columns", maps.names.length + 1);
   const scroller = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": maps.title }, table);
   const leftOut = maps.left_out ? [make("p", { class: "quiet", text: maps.left_out })] : [];
   const legend = make("p", { class: "legend" });
