@@ -7,7 +7,7 @@ import { byId, fillSelect } from "../parts/elements.js";
 import { Picture } from "../parts/picture.js";
 import { scaleOf } from "./report.js";
 import { shadingOf, showLegend } from "../values/colours.js";
-import { axisLabels, labelText, placeText } from "../values/labels.js";
+import { axisLabels, labelText, matrixTitle, placeText } from "../values/labels.js";
 import { largestIn, weightText } from "../values/numbers.js";
 
 const PIXELS = { small: 56, medium: 112, large: 230 };
@@ -214,6 +214,6 @@ export function hoverHead(item) {
   const number = item?.number ?? null;
   if (number === chosen.hovered) return;
   chosen.hovered = number;
-  byId("matrix-title").textContent = `${chosen.tensor.name.replaceAll("_", " ")}, ${placeText(chosen.tensor.place(numberNow()))}`;
+  byId("matrix-title").textContent = matrixTitle(chosen.tensor, chosen.tensor.place(numberNow()));
   later(drawLook);
 }
