@@ -113,6 +113,8 @@ def _patterns(report: Report, survey: HeadSurvey) -> Iterator[str]:
         return
     if not text:
         yield "No head shows a known pattern here."
+        if report.pictures:
+            yield from weights_finding(report)
         return
     yield f"{text[0].upper()}{text[1:]}."
     others = [

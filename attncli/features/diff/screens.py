@@ -331,7 +331,9 @@ TWO_TEXTS_SCREEN = FirstScreen(
         Sentences(_first_notes, "note"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
-    page_table=lambda _: PageTable("heads", ("mean_jensen_shannon", "key_a_token", "key_b_token")),
+    page_table=lambda _: PageTable(
+        "heads", ("mean_jensen_shannon", "key_a_token", "weight_a", "key_b_token", "weight_b")
+    ),
     finding=_texts_finding,
 )
 """Both texts; the heads that changed most, with their strongest keys; the next tokens."""

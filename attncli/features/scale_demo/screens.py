@@ -132,7 +132,7 @@ SCALE_SCREEN = FirstScreen(
     ScaleEffects,
     (Sentences(heading_lines, "title"), Special(_scaling, "numbers have bars, softmax a curve")),
     figures=_gradient_norms,
-    page_table=lambda _: PageTable("sharpness", ("factor", "max_weight", "entropy", "gradient_norm")),
+    page_table=lambda _: PageTable("variance", ("head_dim", "raw_scores", "scaled_scores")),
     finding=_finding,
     main=("sharpness",),
 )

@@ -51,9 +51,16 @@ def test_a_click_on_a_patch_makes_it_the_query(opened: Opened) -> None:
     assert page.locator("#matrix-title").text_content() == "weights, head 1:2"
 
 
+def choose_head(page: Any, head: str) -> None:
+    """Click a small map; a page opens on the head with the clearest look."""
+    page.locator(f'.thumbnail[title="head {head}"]').click()
+    page.locator("#matrix-title", has_text=f"head {head}").wait_for()
+
+
 def test_arrow_keys_move_and_enter_selects_the_query(opened: Opened) -> None:
     report = survey(5, 7, is_whole=True)
     page = opened(page_of(report))
+    choose_head(page, "0:0")
     page.locator(".overlay").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft"):
         page.keyboard.press(key)
@@ -107,6 +114,7 @@ def test_a_page_with_only_looks_names_the_command_for_the_rest(opened: Opened) -
     report = survey(5, 7)
     page = opened(page_of(report))
     assert "attn self --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
+    choose_head(page, "0:0")
     assert is_painted(page.locator(".overlay canvas"), report, "looks", (0, 0))
     page.mouse.click(*point_at(page, 0.5, 0.9))
     weight = report.tensors["looks"].values[0, 0, 1 + 4 * 7 + 3]

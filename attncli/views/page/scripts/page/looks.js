@@ -187,8 +187,10 @@ export function lookFrom(token) {
     if (token === null) return later(drawLook);
     const label = axisLabels(report, "key", tensor.columns)[token];
     const weight = lookOf(numberNow(), queryNow())[token];
-    byId("readout").textContent = `${labelText(label)}: ${weightText(weight, tensor.decimals)}`;
-    return;
+    return later(() => {
+      drawLook(); // of the chosen head, if the pointer was on a small map
+      byId("readout").textContent = `${labelText(label)}: ${weightText(weight, tensor.decimals)}`;
+    });
   }
   chosen.lookedQuery = token ?? undefined;
   later(drawLooks);

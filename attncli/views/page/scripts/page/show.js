@@ -123,7 +123,7 @@ export async function showTensor(index) {
     arrangeOverview();
     const isShown = overview.shown.some(({ number }) => number === chosen.number);
     if (!isShown || (!isAlike && chosen.sort)) chosen.number = overview.shown[0].number;
-    else if (!isAlike && !tensor.isOverSteps) chosen.number = numberOf(firstRanked(report)) ?? (surveyed(report).length ? 0 : strongestOf(tensor));
+    else if (!isAlike && !tensor.isOverSteps) chosen.number = numberOf(firstRanked(report)) ?? (surveyed(report).length && !tensor.is_pictured ? 0 : strongestOf(tensor));
     overview.mark(chosen.number);
   }
   byId("step-choice").hidden = !tensor.isOverSteps;
@@ -258,11 +258,13 @@ function openHead(place) {
 }
 
 // The number of the map with the clearest look: the largest weight as a multiple of an even share of its row. The first
-// map of other numbers.
-function strongestOf({ is_weights: areWeights, values, rows, columns }) {
+// map of other numbers. On pictures, only the chosen query counts.
+function strongestOf({ is_weights: areWeights, is_pictured: isPictured, values, rows, columns }) {
   if (!areWeights) return 0;
+  const isLeftOut = (row) => isPictured && rows > 1 && Number.isInteger(chosen.query) && row !== chosen.query;
   let [best, most] = [0, 0];
   for (let start = 0; start < values.length; start += columns) {
+    if (isLeftOut((start / columns) % rows)) continue;
     const seen = values.subarray(start, start + columns).filter(isNumber);
     const times = seen.length > 1 ? Math.max(...seen) * seen.length : 0;
     if (times > most) [best, most] = [start, times];
