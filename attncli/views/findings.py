@@ -19,7 +19,6 @@ from attncli.views.matrices import (
     hidden_cells,
     tensor_matrices,
 )
-from attncli.views.overlays import chosen_queries
 from attncli.views.texts import NO_NUMBER, fixed, labelled_axes, shortened, token_name, untrained
 
 SMALL, NOTHING = 0.1, 1e-3
@@ -115,6 +114,8 @@ def weights_finding(report: Report) -> Iterator[str]:
     hidden = hidden_cells(name, tensor)
     values = tensor.values if hidden is None else np.where(hidden, np.nan, tensor.values)
     for picture in report.pictures[:1]:
+        from attncli.views.overlays import chosen_queries
+
         values = _rows_of(chosen_queries(report, picture), values)
     counts = np.isfinite(values).sum(axis=-1)
     noun, is_blocks = token_name(report), tensor.axes[-2:] == BLOCK_AXES
