@@ -113,10 +113,8 @@ def weights_finding(report: Report) -> Iterator[str]:
         return
     hidden = hidden_cells(name, tensor)
     values = tensor.values if hidden is None else np.where(hidden, np.nan, tensor.values)
-    for picture in report.pictures[:1]:
-        from attncli.views.overlays import chosen_queries
-
-        values = _rows_of(chosen_queries(report, picture), values)
+    if report.pictures:
+        values = _rows_of_look(report, values)
     counts = np.isfinite(values).sum(axis=-1)
     noun, is_blocks = token_name(report), tensor.axes[-2:] == BLOCK_AXES
     if not np.nan_to_num(values).any():
@@ -149,8 +147,11 @@ def weights_finding(report: Report) -> Iterator[str]:
     yield from _spread(report, num_visible or None)
 
 
-def _rows_of(queries: Sequence[int], values: np.ndarray) -> np.ndarray:
-    """Return the weights of the queries, if there are any, and NaN for all others."""
+def _rows_of_look(report: Report, values: np.ndarray) -> np.ndarray:
+    """Return the weights of the queries whose look a picture shows, with NaN for all others."""
+    from attncli.views.overlays import chosen_queries
+
+    queries = chosen_queries(report, report.pictures[0])
     if not queries:
         return values
     is_other = ~np.isin(np.arange(values.shape[-2]), queries)

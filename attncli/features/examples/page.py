@@ -10,14 +10,12 @@ from attncli.views.page.blocks import PageBlock
 def _examples_data(report: Report) -> list[dict[str, object]] | None:
     """Return each example with its tokens, and the weight of its query on each of them."""
     result = report.result_of(HeadExamples)
-    return [
-        {
-            **example,
-            "tokens": [token.token for token in result.tokens_of(example)],
-            "weights": [token.weight for token in result.tokens_of(example)],
-        }
-        for example in result.rows
-    ] or None
+    examples: list[dict[str, object]] = []
+    for example in result.rows:
+        tokens = result.tokens_of(example)
+        names, weights = [token.token for token in tokens], [token.weight for token in tokens]
+        examples.append({**example, "tokens": names, "weights": weights})
+    return examples or None
 
 
 EXAMPLES = PageBlock(

@@ -267,7 +267,6 @@ def _words(report: Report, display: Display) -> Iterator[str]:
     yield f"gap: MoRF - LeRF, {unit}; rank corr. and first agrees: with removal."
 
 
-COMPARED_COLUMNS = ("way", "gap", "over_position", "over_position_low", "over_position_high")
 WAYS_SCREEN = FirstScreen(
     ComparedWays,
     (
@@ -293,7 +292,9 @@ WAYS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
     finding=_findings,
-    page_table=lambda _: PageTable("compared", COMPARED_COLUMNS),
+    page_table=lambda _: PageTable(
+        "compared", ("way", "gap", "over_position", "over_position_low", "over_position_high")
+    ),
 )
 """One line per way: its gap, its agreement with the losses, and its cost."""
 

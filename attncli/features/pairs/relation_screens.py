@@ -46,11 +46,15 @@ def _beyond_offset(row: BestOfRelation) -> str:
     return f"+{fixed(row.share - row.offset_share, DECIMALS)}" if row.is_beyond_offset else NO_NUMBER
 
 
+def _each_relation(report: Report) -> Records[BestOfRelation]:
+    """Return the best head of each relation, without the row on all of them unless it is the only one."""
+    best = report.result_of(HeadRelations).best
+    return best.where(lambda row: row.relation != ALL) or best
+
+
 def _clearest(report: Report) -> BestOfRelation:
     """Return the relation that a head finds best, relative to an offset."""
-    every = report.result_of(HeadRelations).best
-    best = every.where(lambda row: row.relation != ALL) or every
-    return max(best, key=lambda row: (row.is_beyond_offset, row.share - row.offset_share))
+    return max(_each_relation(report), key=lambda row: (row.is_beyond_offset, row.share - row.offset_share))
 
 
 def _main(report: Report) -> tuple[str, ...]:
@@ -65,8 +69,7 @@ def _page_table(report: Report) -> PageTable:
 
 def _finding(report: Report) -> Iterator[str]:
     """Yield the number of relations that a head finds better than an offset, and the clearest of them."""
-    every = report.result_of(HeadRelations).best
-    best = every.where(lambda row: row.relation != ALL) or every
+    best = _each_relation(report)
     beyond = best.where(lambda row: row.is_beyond_offset)
     relations = counted(len(best), "relation")
     if beyond:

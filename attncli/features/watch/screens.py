@@ -235,6 +235,7 @@ def _statistics_and_loss(report: Report) -> list[str]:
 
 
 MOST_PAGE_CURVES = 4
+"""The most statistics of a head whose curves the page shows before it is scrolled."""
 
 
 def _head_statistics(report: Report) -> list[str]:

@@ -147,6 +147,7 @@ def report_data(report: Report) -> dict[str, Any]:
         (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None
     ]
     tables = {name: table for block, _ in blocks for name, table in block.tables(report).items()}
+    spreads = _sanitised(plain(_spreads(report)))
     statistics: dict[str, Any] = {}
     long_tables: list[str] = []
     for name, value in {**report.statistics, **tables}.items():
@@ -184,8 +185,8 @@ def report_data(report: Report) -> dict[str, Any]:
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "finding": " ".join(_finding(report)),
-        "picture": _page_picture(report, drawn),
-        "spreads": _sanitised(plain(_page_spreads(report))),
+        "picture": _page_picture(report, drawn) or (["spreads"] if spreads else []),
+        "spreads": spreads,
         "table": _page_table(report),
         "notes": [plain_text(note) for note in report.sentences],
     }
@@ -210,20 +211,18 @@ def _finding(report: Report) -> Iterator[str]:
 
 
 def _page_picture(report: Report, drawn: Mapping[str, NamedTensor]) -> list[str]:
-    """Return the name of the map that the page shows first, or those of the numbers that it draws as curves.
+    """Return the name of the map that the page shows first, or those of the tensors and tables of its curves.
 
-    They are tensors, tables, or `spreads`; empty if the result names none.
+    The list is empty if the result names none of them.
     """
     screen = _first_screen(report)
     names = () if screen is None else (str(report.spec.get("sort")), *screen.main_of(report))
     known = [name for name in names if name in drawn or isinstance(report.statistics.get(name), Table)]
     curves = [name for name in known if name not in drawn or len(drawn[name].axes) == 1]
-    if known and known[0] not in curves:
-        return known[:1]
-    return curves or (["spreads"] if _page_spreads(report) else [])
+    return curves if known[:1] == curves[:1] else known[:1]
 
 
-def _page_spreads(report: Report) -> list[dict[str, Any]]:
+def _spreads(report: Report) -> list[dict[str, Any]]:
     """Return means and standard deviations that the result's figures draw."""
     screen = _first_screen(report)
     figures = () if screen is None else screen.figures(report, report.statistics)
@@ -244,8 +243,10 @@ def _page_table(report: Report) -> dict[str, Any] | None:
 
 
 def _is_telling(cells: list[Any]) -> bool:
-    """Return True unless the cells are empty, or several equal texts."""
-    return set(cells) != {None} and (len(cells) == 1 or len(set(cells)) > 1 or not isinstance(cells[0], str))
+    """Return True unless all cells are empty, or there are several cells with the same text."""
+    first, *others = cells
+    is_same = bool(others) and all(cell == first for cell in others)
+    return not (is_same and isinstance(first, str)) and any(cell is not None for cell in cells)
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:

@@ -1,6 +1,7 @@
 // One matrix as a map with labels on two sides, as large as its container allows. Ctrl and the wheel, two fingers,
 // buttons and keys zoom; dragging zooms into a rectangle. Calls `onCell` for the cell under the pointer or the arrow
-// keys, `onPick` on a click or Enter, `onLookAtLabel` and `onLabel` for a label, and `onView` when the person using this map zooms or scrolls.
+// keys, `onPick` on a click or Enter, `onLookAtLabel` and `onLabel` for a label, and `onView` when the person using
+// this map zooms or scrolls.
 
 import { ARROWS, highestOn, make, makeToken } from "./elements.js";
 import { linkTo } from "./linked.js";
@@ -13,6 +14,7 @@ const LARGEST_CELL = 96;
 const [WIDEST_CELL, HIGHEST_CELL, HIGHEST_SHARE] = [190, 56, 1.4];
 // The short side of a map with more than twice as many tokens on its other side has cells of this size.
 const WIDE_CELL = 32;
+// Cells of a map with fewer rows than columns are at most this share of their width high.
 const TALL_SHARE = 1.5;
 // Maps with smaller cells can be zoomed.
 const READABLE_CELL = 30;

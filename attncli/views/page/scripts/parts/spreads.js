@@ -16,7 +16,7 @@ export function spreadsOf({ title, names, means, deviations }) {
   const rows = names.flatMap((name, i) => {
     const svg = makeSvg("svg", { viewBox: `${low - margin} 0 ${high - low + 2 * margin} 1`, preserveAspectRatio: "none", "aria-hidden": "true" });
     svg.append(...REFERENCES.map((at) => line("grid", at, at, 0, 1)));
-    if (ends[i].every(Number.isFinite)) {
+    if (Number.isFinite(means[i]) && Number.isFinite(deviations[i])) {
       const [from, to] = ends[i];
       svg.append(line("spread", from, to, 0.5, 0.5));
       for (const [at, size] of [[from, CAP], [to, CAP], [means[i], 2 * CAP]]) svg.append(line("spread", at, at, 0.5 - size, 0.5 + size));
